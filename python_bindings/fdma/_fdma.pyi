@@ -555,7 +555,7 @@ def attention_backward_call(
 def release_workspaces() -> None:
     """Lets go of the workspaces that attention_call's streams share."""
 
-class KnownCalls:
+class CachedCalls:
     """
     Calls of attention on PyTorch's tensors that were made before: by the number of the mask and by what q, k, v and the bias show.
     """

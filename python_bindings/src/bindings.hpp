@@ -18,8 +18,8 @@ void bind_attention(nanobind::module_& module);
 /// attention_call, attention_backward_call.
 void bind_attention_call(nanobind::module_& module);
 
-/// KnownCalls.
-void bind_known_calls(nanobind::module_& module);
+/// CachedCalls.
+void bind_cached_calls(nanobind::module_& module);
 
 /// zoh_scores, IncrementalTopk.
 void bind_select(nanobind::module_& module);

@@ -2,7 +2,7 @@
 
 A plan belongs to the cells of a mask (its content hash), the shapes and dtypes of the tensors and
 the place where they are; strides do not matter. Plans are found in two steps: by what a call shows
-(one look into a dict; for PyTorch's tensors in C++, `_fdma.KnownCalls`), then by content, which
+(one look into a dict; for PyTorch's tensors in C++, `_fdma.CachedCalls`), then by content, which
 also serves a mask that was compiled anew and came out the same.
 """
 

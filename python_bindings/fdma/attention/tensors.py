@@ -1,6 +1,6 @@
 """Attention and its gradients on plain tensors of PyTorch, by plans: no autograd, no dispatch.
 
-A call that was made before is found, and made, by one function of the core (`_fdma.KnownCalls`).
+A call that was made before is found, and made, by one function of the core (`_fdma.CachedCalls`).
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def new_outputs(q: Any, k: Any, v: Any, heads_first: bool, with_lse: bool = True
     return out, torch.empty(rows, dtype=torch.float32, device=q.device)
 
 
-_known = _fdma.KnownCalls(torch.empty_like, _CONTIGUOUS, new_outputs)
+_known = _fdma.CachedCalls(torch.empty_like, _CONTIGUOUS, new_outputs)
 plans.when_forgotten.append(_known.clear)
 run_known = _known.run
 _find_known, _add_known = _known.find, _known.add

@@ -1,4 +1,5 @@
-// KnownCalls: calls of attention that were made before, found again by what their tensors show.
+// CachedCalls: calls of attention that were made before, found again by what their tensor
+// descriptors say.
 //
 // For small tensors a call is as slow as the host is. PyTorch's tensors describe themselves to C in
 // tens of nanoseconds (tensor_exchange), so the whole way from a call to the launch is one function
@@ -35,18 +36,18 @@ std::optional<DType> dtype_of(nb::dlpack::dtype given) {
   return std::nullopt;
 }
 
-struct Shown {
+struct TensorDescriptor {
   TensorView view;
   int device = 0;  ///< of CUDA
 };
 
 /// A tensor of `rank` on the host or a CUDA device, of a type that attention takes.
-std::optional<Shown> shown(nb::handle object, int rank) {
+std::optional<TensorDescriptor> described(nb::handle object, int rank) {
   const std::optional<ExchangedTensor> tensor = exchanged(object);
   if (!tensor || tensor->num_dimensions != rank) return std::nullopt;
   const std::optional<DType> dtype = dtype_of(tensor->element);
   if (!dtype) return std::nullopt;
-  Shown result;
+  TensorDescriptor result;
   result.view.data = tensor->data();
   result.view.dtype = *dtype;
   result.view.rank = rank;
@@ -90,16 +91,16 @@ struct CallKeyHash {
 };
 
 /// What a call shows: its key, and its tensors as they lie.
-struct ShownCall {
+struct CallDescriptor {
   CallKey key;
   AttentionTensors tensors;
 };
 
 /// Nothing where the tensors do not go together, or one of them has no elements.
-std::optional<ShownCall> shown_call(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v,
-                                    nb::handle bias, bool heads_first) {
-  const std::optional<Shown> all[] = {shown(q, 4), shown(k, 4), shown(v, 4)};
-  ShownCall call;
+std::optional<CallDescriptor> call_descriptor(std::int64_t mask, nb::handle q, nb::handle k,
+                                              nb::handle v, nb::handle bias, bool heads_first) {
+  const std::optional<TensorDescriptor> all[] = {described(q, 4), described(k, 4), described(v, 4)};
+  CallDescriptor call;
   CallKey& key = call.key;
   for (std::size_t i = 0; i < 3; ++i) {
     if (!all[i] || all[i]->view.dtype != all[0]->view.dtype ||
@@ -119,7 +120,7 @@ std::optional<ShownCall> shown_call(std::int64_t mask, nb::handle q, nb::handle 
   call.tensors.q = all[0]->view;
   call.tensors.kv = {KvLayout::contiguous, all[1]->view, all[2]->view};
   if (bias.is_none()) return call;
-  const std::optional<Shown> added = shown(bias, 3);
+  const std::optional<TensorDescriptor> added = described(bias, 3);
   if (!added || added->view.device != all[0]->view.device || added->device != all[0]->device) {
     return std::nullopt;
   }
@@ -145,16 +146,16 @@ bool is_like_result(const AttentionTensors& tensors) {
 }
 
 MutableTensorView written(nb::handle object, int rank) {
-  const std::optional<Shown> made = shown(object, rank);
+  const std::optional<TensorDescriptor> made = described(object, rank);
   if (!made) throw nb::type_error("empty_like: expected a tensor that describes itself");
   const TensorView& view = made->view;
   return {
       const_cast<void*>(view.data), view.dtype, view.device, view.rank, view.extents, view.strides};
 }
 
-class KnownCalls {
+class CachedCalls {
  public:
-  KnownCalls(nb::object empty_like, nb::object contiguous, nb::object new_outputs)
+  CachedCalls(nb::object empty_like, nb::object contiguous, nb::object new_outputs)
       : empty_like_(std::move(empty_like)),
         contiguous_(std::move(contiguous)),
         new_outputs_(std::move(new_outputs)) {}
@@ -162,10 +163,10 @@ class KnownCalls {
   bool add(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle bias,
            bool heads_first, bool is_backward, bool is_deterministic, nb::object entry,
            nb::object lse_like) {
-    std::optional<ShownCall> call = shown_call(mask, q, k, v, bias, heads_first);
+    std::optional<CallDescriptor> call = call_descriptor(mask, q, k, v, bias, heads_first);
     if (!call) return false;
     if (calls_.size() >= kMaxCalls) calls_.clear();
-    Known known{{}, entry, entry.attr("plan"), std::move(lse_like)};
+    CachedCall known{{}, entry, entry.attr("plan"), std::move(lse_like)};
     known.plan = nb::cast<AnyPlan>(known.owner);
     calls_.insert_or_assign(key_of(*call, is_backward, is_deterministic), std::move(known));
     return true;
@@ -173,7 +174,7 @@ class KnownCalls {
 
   nb::object find(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle bias,
                   bool heads_first, bool is_backward, bool is_deterministic) {
-    const std::optional<ShownCall> call = shown_call(mask, q, k, v, bias, heads_first);
+    const std::optional<CallDescriptor> call = call_descriptor(mask, q, k, v, bias, heads_first);
     if (!call) return nb::none();
     const auto found = calls_.find(key_of(*call, is_backward, is_deterministic));
     if (found == calls_.end()) return nb::none();
@@ -183,11 +184,11 @@ class KnownCalls {
 
   nb::object run(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle bias,
                  float softmax_scale, bool heads_first, bool wants_lse, int num_threads) {
-    std::optional<ShownCall> call = shown_call(mask, q, k, v, bias, heads_first);
+    std::optional<CallDescriptor> call = call_descriptor(mask, q, k, v, bias, heads_first);
     if (!call) return nb::none();
     const auto found = calls_.find(call->key);
     if (found == calls_.end()) return nb::none();
-    const Known known = found->second;  // another thread may let it go meanwhile
+    const CachedCall known = found->second;  // another thread may let it go meanwhile
     AttentionTensors& tensors = call->tensors;
     if (unreadable_of<4>({&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.key_bias}) != 0) {
       return nb::none();
@@ -214,14 +215,14 @@ class KnownCalls {
  private:
   static constexpr std::size_t kMaxCalls = 4096;
 
-  struct Known {
+  struct CachedCall {
     AnyPlan plan;
     nb::object entry;
     nb::object owner;  ///< of `plan`
     nb::object lse_like;
   };
 
-  static CallKey key_of(const ShownCall& call, bool is_backward, bool is_deterministic) {
+  static CallKey key_of(const CallDescriptor& call, bool is_backward, bool is_deterministic) {
     CallKey key = call.key;
     key.is_backward = is_backward;
     key.is_deterministic = is_deterministic;
@@ -229,46 +230,46 @@ class KnownCalls {
   }
 
   // time.monotonic_ns() of Python.
-  static void touch(const Known& known) {
+  static void touch(const CachedCall& known) {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     nb::setattr(known.entry, "last_use",
                 nb::int_(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()));
   }
 
   nb::object empty_like_, contiguous_, new_outputs_;
-  std::unordered_map<CallKey, Known, CallKeyHash> calls_;
+  std::unordered_map<CallKey, CachedCall, CallKeyHash> calls_;
 };
 
 }  // namespace
 
-void bind_known_calls(nb::module_& module) {
-  nb::class_<KnownCalls>(module, "KnownCalls",
-                         "Calls of attention on PyTorch's tensors that were made before: by the "
-                         "number of the mask and by what q, k, v and the bias show.")
+void bind_cached_calls(nb::module_& module) {
+  nb::class_<CachedCalls>(module, "CachedCalls",
+                          "Calls of attention on PyTorch's tensors that were made before: by the "
+                          "number of the mask and by what q, k, v and the bias show.")
       .def(nb::init<nb::object, nb::object, nb::object>(), nb::arg("empty_like"),
            nb::arg("contiguous"), nb::arg("new_outputs"),
            "empty_like, and the memory format: PyTorch's. new_outputs(q, k, v, heads_first, "
            "with_lse): (out, lse or None) "
            "where no tensor like q will do.")
-      .def("add", &KnownCalls::add, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
+      .def("add", &CachedCalls::add, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
            nb::arg("bias").none(), nb::arg("heads_first"), nb::arg("is_backward"),
            nb::arg("is_deterministic"), nb::arg("entry"), nb::arg("lse_like"),
            "From now on such a call is made by entry.plan; entry.last_use is the time of its last "
            "one. lse_like: of the extents, type and place of the log-sum-exp, in whatever strides. "
            "False, having done nothing, where the tensors do not describe themselves to C.")
-      .def("find", &KnownCalls::find, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
+      .def("find", &CachedCalls::find, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
            nb::arg("bias").none(), nb::arg("heads_first"), nb::arg("is_backward"),
            nb::arg("is_deterministic"), "The plan of a call, or None.")
       .def(
-          "run", &KnownCalls::run, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
+          "run", &CachedCalls::run, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
           nb::arg("bias").none(), nb::arg("softmax_scale"), nb::arg("heads_first"),
           nb::arg("wants_lse"), nb::arg("num_threads"),
           "Attention by a forward plan (added with is_deterministic=False): out, or (out, lse), by "
           "num_threads threads of the CPU (0: all). "
           "None, having done nothing, where the call is not known or its tensors cannot be read "
           "as they lie. Gradients are the caller's affair.")
-      .def("clear", &KnownCalls::clear, "Lets go of all.")
-      .def("__len__", &KnownCalls::size);
+      .def("clear", &CachedCalls::clear, "Lets go of all.")
+      .def("__len__", &CachedCalls::size);
 }
 
 }  // namespace fdma::python
