@@ -160,7 +160,7 @@ install_cusparse() {
 
 # Peers' own code, for the tests that compare with it. CI goes on without, after five minutes at most: these tests then
 # skip, and are counted. The pinned version of PyTorch is that without CUDA, which no index replaces by the large build.
-install_peer_packages() {
+install_interop_packages() {
   if has_packages tests/requirements-interop.txt; then return 0; fi
   echo "setup: PyTorch, transformers, attn_gym, matplotlib into .venv"
   local pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --retries 0 --timeout 15)
@@ -181,5 +181,5 @@ install_python_packages
 if [ "$stage" = wheel ]; then install_wheel_packages; fi
 if [ "$stage" = docs ]; then install_docs_packages; fi
 case $stage in tests | ci | benchmarks) install_cusparse ;; esac
-if [ "$stage" = ci ]; then install_peer_packages; fi
+if [ "$stage" = ci ]; then install_interop_packages; fi
 if [ "$stage" = benchmarks ]; then install_benchmark_packages; fi

@@ -43,6 +43,6 @@ void bind_estimate(nanobind::module_& module);
 void bind_drawing(nanobind::module_& module);
 
 /// <layout>_from_block_mask and block_mask_from_<layout> of every peer layout.
-void bind_peers(nanobind::module_& module);
+void bind_interop(nanobind::module_& module);
 
 }  // namespace fdma::python

@@ -25,5 +25,5 @@ NB_MODULE(_fdma, module) {
   fdma::python::bind_expr(module);
   fdma::python::bind_estimate(module);
   fdma::python::bind_drawing(module);
-  fdma::python::bind_peers(module);
+  fdma::python::bind_interop(module);
 }

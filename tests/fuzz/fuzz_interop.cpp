@@ -1,4 +1,4 @@
-// libFuzzer: any bytes as the arrays of a peer's layout.
+// libFuzzer: any bytes as the arrays of an interop layout.
 //
 // The importer must answer with an error that has words, or with a mask that is valid and canonical
 // and that the exporter takes back to equal cells. The first byte picks the layout; lengths are

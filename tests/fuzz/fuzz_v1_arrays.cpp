@@ -263,8 +263,8 @@ void fuzz_format(MaskFormat format, Bytes& bytes) {
   use(mask);
 }
 
-fdma::PeerGroup peer_group(Bytes& bytes) {
-  fdma::PeerGroup group;
+fdma::InteropGroup interop_group(Bytes& bytes) {
+  fdma::InteropGroup group;
   for (const char* name : {"a", "b"}) {
     fdma::OwnedTable table;
     table.dtype = static_cast<fdma::DType>(bytes.below(13));
@@ -284,7 +284,7 @@ void fuzz_message(Bytes& bytes) {
   if (kind == 0) {
     message = message_of(valid_mask(static_cast<MaskFormat>(bytes.below(6)), bytes));
   } else if (kind == 1) {
-    message = message_of(peer_group(bytes));
+    message = message_of(interop_group(bytes));
   } else {
     for (int i = 0; i < 512; ++i) message.push_back(static_cast<std::byte>(bytes.next()));
   }
@@ -306,7 +306,7 @@ void fuzz_message(Bytes& bytes) {
     const auto mask = fdma::io::read_mask_message(in);
     mask ? use(*mask) : check_error(mask.error());
   } else if (kind % 2 == 1 && kind < 4) {
-    const auto group = fdma::io::read_peer_message(in);
+    const auto group = fdma::io::read_interop_message(in);
     if (!group) check_error(group.error());
   } else if (kind == 4) {
     const auto names = fdma::io::read_names_message(in);

@@ -45,11 +45,11 @@ from seed_files import (
     SECONDS,
     Seed,
     dense_seeds,
+    interop_seeds,
     load_dense,
     load_group,
     load_own,
     own_seeds,
-    peer_seeds,
     tool,
 )
 
@@ -335,7 +335,7 @@ def main() -> int:
         options.keep.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fdma_seeds_") as name:
         folder = Path(name)
-        seeds = own_seeds(folder) + dense_seeds(folder) + peer_seeds(folder)
+        seeds = own_seeds(folder) + dense_seeds(folder) + interop_seeds(folder)
     begin = time.monotonic()
     context = multiprocessing.get_context("fork")
     queue = context.Queue()

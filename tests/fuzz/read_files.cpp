@@ -28,7 +28,7 @@ struct Request {
   std::string family, layout, path, where;
 };
 
-Result<BlockMask> mask_of(const std::string& layout, const PeerGroup& group) {
+Result<BlockMask> mask_of(const std::string& layout, const InteropGroup& group) {
   const BlockShape block{16, 16};
   if (layout == "flex") {
     FDMA_TRY(const FlexBlockMask flex, flex_from_group(group));
@@ -62,7 +62,7 @@ Result<BlockMask> read(IsolatedReader& reader, const Request& request) {
     options.num_threads = 1;
     return reader.read_dense_mask(request.path, "/" + request.where, options);
   }
-  FDMA_TRY(const PeerGroup group, reader.read_peer_group(request.path, "/" + request.where));
+  FDMA_TRY(const InteropGroup group, reader.read_interop_group(request.path, "/" + request.where));
   return mask_of(request.layout, group);
 }
 

@@ -163,7 +163,7 @@ def own_seed(folder: Path, name: str, has_chunk_keys: bool = False) -> Seed:
     return Seed("own", name, path.read_bytes(), cells, "", "", has_chunk_keys)
 
 
-def peer_seeds(folder: Path) -> list[Seed]:
+def interop_seeds(folder: Path) -> list[Seed]:
     words = ("--spec", "causal", "--q-len", "48", "--block", "16x16")
     must(folder, "compile", *words, "-o", "mask.h5", "-q")
     cells = load_own(str(folder / "mask.h5"), "")

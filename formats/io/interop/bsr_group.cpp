@@ -5,8 +5,8 @@
 
 namespace fdma {
 
-Result<BsrMatrix> bsr_from_group(const PeerGroup& group) {
-  io::PeerFields fields(group);
+Result<BsrMatrix> bsr_from_group(const InteropGroup& group) {
+  io::InteropFields fields(group);
   BsrMatrix matrix;
   FDMA_TRY(const OwnedTable* data, fields.array("data", 3));
   matrix.block_q = data->extents[1];
@@ -48,8 +48,8 @@ Result<BsrMatrix> bsr_from_group(const PeerGroup& group) {
   return matrix;
 }
 
-PeerGroup group_from_bsr(const BsrMatrix& matrix) {
-  PeerGroup group;
+InteropGroup group_from_bsr(const BsrMatrix& matrix) {
+  InteropGroup group;
   const auto num_blocks = static_cast<std::int64_t>(matrix.indices.size());
   const std::vector<std::int64_t> shape{ceil_div(matrix.q_len, matrix.block_q) * matrix.block_q,
                                         ceil_div(matrix.kv_len, matrix.block_kv) * matrix.block_kv};

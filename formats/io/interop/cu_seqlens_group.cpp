@@ -8,13 +8,13 @@
 namespace fdma {
 namespace {
 
-Result<bool> flag(io::PeerFields& fields, const std::string& name, bool fallback) {
+Result<bool> flag(io::InteropFields& fields, const std::string& name, bool fallback) {
   FDMA_TRY(const std::int64_t value, fields.integer(name, fallback ? 1 : 0));
   if (value == 0 || value == 1) return value == 1;
   return Error{ErrorCode::invalid_argument, fmt::format("{}: {}, expected 0 or 1", name, value)};
 }
 
-Result<std::optional<std::vector<std::int32_t>>> optional_values(io::PeerFields& fields,
+Result<std::optional<std::vector<std::int32_t>>> optional_values(io::InteropFields& fields,
                                                                  const std::string& name) {
   if (!fields.may_have(name)) return std::optional<std::vector<std::int32_t>>{};
   FDMA_TRY(std::vector<std::int32_t> values, fields.int32_values(name, 1));
@@ -27,8 +27,8 @@ OwnedTable list_of(const std::vector<std::int32_t>& values) {
 
 }  // namespace
 
-Result<CuSeqlens> cu_seqlens_from_group(const PeerGroup& group) {
-  io::PeerFields fields(group);
+Result<CuSeqlens> cu_seqlens_from_group(const InteropGroup& group) {
+  io::InteropFields fields(group);
   CuSeqlens sequences;
   FDMA_TRY(sequences.cu_seqlens_q, fields.int32_values("cu_seqlens_q", 1));
   FDMA_TRY(sequences.cu_seqlens_k, fields.int32_values("cu_seqlens_k", 1));
@@ -50,8 +50,8 @@ Result<CuSeqlens> cu_seqlens_from_group(const PeerGroup& group) {
   return sequences;
 }
 
-PeerGroup group_from_cu_seqlens(const CuSeqlens& sequences) {
-  PeerGroup group;
+InteropGroup group_from_cu_seqlens(const CuSeqlens& sequences) {
+  InteropGroup group;
   auto& arrays = group.arrays;
   arrays["cu_seqlens_q"] = list_of(sequences.cu_seqlens_q);
   arrays["cu_seqlens_k"] = list_of(sequences.cu_seqlens_k);

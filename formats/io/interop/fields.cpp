@@ -87,14 +87,14 @@ std::string array_text(const OwnedTable& array) {
                      fmt::join(array.extents, array.extents + array.rank, ", "));
 }
 
-Result<const OwnedTable*> PeerFields::array(const std::string& name) {
+Result<const OwnedTable*> InteropFields::array(const std::string& name) {
   known_.insert(name);
   const auto found = group_.arrays.find(name);
   if (found == group_.arrays.end()) return wrong(fmt::format("{}: missing", name));
   return &found->second;
 }
 
-Result<const OwnedTable*> PeerFields::array(const std::string& name, int rank) {
+Result<const OwnedTable*> InteropFields::array(const std::string& name, int rank) {
   FDMA_TRY(const OwnedTable* found, array(name));
   if (found->rank != rank) {
     return Error{ErrorCode::shape_mismatch,
@@ -103,27 +103,27 @@ Result<const OwnedTable*> PeerFields::array(const std::string& name, int rank) {
   return found;
 }
 
-Result<std::vector<std::uint8_t>> PeerFields::uint8_values(const std::string& name, int rank) {
+Result<std::vector<std::uint8_t>> InteropFields::uint8_values(const std::string& name, int rank) {
   FDMA_TRY(const OwnedTable* found, array(name, rank));
   return values_of<std::uint8_t>(*found, name);
 }
 
-Result<std::vector<std::int32_t>> PeerFields::int32_values(const std::string& name, int rank) {
+Result<std::vector<std::int32_t>> InteropFields::int32_values(const std::string& name, int rank) {
   FDMA_TRY(const OwnedTable* found, array(name, rank));
   return values_of<std::int32_t>(*found, name);
 }
 
-Result<std::vector<std::int64_t>> PeerFields::int64_values(const std::string& name, int rank) {
+Result<std::vector<std::int64_t>> InteropFields::int64_values(const std::string& name, int rank) {
   FDMA_TRY(const OwnedTable* found, array(name, rank));
   return values_of<std::int64_t>(*found, name);
 }
 
-Result<std::vector<std::uint64_t>> PeerFields::uint64_values(const std::string& name, int rank) {
+Result<std::vector<std::uint64_t>> InteropFields::uint64_values(const std::string& name, int rank) {
   FDMA_TRY(const OwnedTable* found, array(name, rank));
   return values_of<std::uint64_t>(*found, name);
 }
 
-Result<std::int64_t> PeerFields::integer(const std::string& name) {
+Result<std::int64_t> InteropFields::integer(const std::string& name) {
   FDMA_TRY(const OwnedTable* found, array(name));
   FDMA_TRY(const std::vector<std::int64_t> values, values_of<std::int64_t>(*found, name));
   if (values.size() == 1) return values.front();
@@ -131,11 +131,11 @@ Result<std::int64_t> PeerFields::integer(const std::string& name) {
                fmt::format("{}: {}, expected one number", name, array_text(*found))};
 }
 
-Result<std::int64_t> PeerFields::integer(const std::string& name, std::int64_t fallback) {
+Result<std::int64_t> InteropFields::integer(const std::string& name, std::int64_t fallback) {
   return may_have(name) ? integer(name) : fallback;
 }
 
-Result<void> PeerFields::expect_no_more() const {
+Result<void> InteropFields::expect_no_more() const {
   for (const auto& [name, array] : group_.arrays) {
     if (known_.find(name) != known_.end()) continue;
     return wrong(fmt::format("{}: unknown field; expected {}", name, fmt::join(known_, ", ")));

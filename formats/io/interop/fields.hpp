@@ -14,9 +14,9 @@ namespace fdma::io {
 /// "int32 [2, 3]"
 std::string array_text(const OwnedTable& array);
 
-class PeerFields {
+class InteropFields {
  public:
-  explicit PeerFields(const PeerGroup& group) : group_(group) {}
+  explicit InteropFields(const InteropGroup& group) : group_(group) {}
 
   bool has(std::string_view name) const { return group_.arrays.find(name) != group_.arrays.end(); }
   /// The same for an optional field, which is known from then on.
@@ -41,7 +41,7 @@ class PeerFields {
   Result<void> expect_no_more() const;
 
  private:
-  const PeerGroup& group_;
+  const InteropGroup& group_;
   std::set<std::string, std::less<>> known_;
 };
 

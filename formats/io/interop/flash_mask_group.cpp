@@ -5,8 +5,8 @@
 
 namespace fdma {
 
-Result<FlashMask> flash_mask_from_group(const PeerGroup& group) {
-  io::PeerFields fields(group);
+Result<FlashMask> flash_mask_from_group(const InteropGroup& group) {
+  io::InteropFields fields(group);
   FlashMask mask;
   FDMA_TRY(const OwnedTable* indices, fields.array("startend_row_indices", 4));
   mask.num_batches = indices->extents[0];
@@ -24,8 +24,8 @@ Result<FlashMask> flash_mask_from_group(const PeerGroup& group) {
   return mask;
 }
 
-PeerGroup group_from_flash_mask(const FlashMask& mask) {
-  PeerGroup group;
+InteropGroup group_from_flash_mask(const FlashMask& mask) {
+  InteropGroup group;
   group.arrays["startend_row_indices"] =
       io::array_of(mask.indices, {mask.num_batches, mask.num_heads, mask.kv_len, mask.num_columns});
   group.arrays["causal"] = io::scalar_of(mask.is_causal);

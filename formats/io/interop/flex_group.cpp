@@ -13,7 +13,7 @@ std::string counts_name(const std::string& table) { return table + "_num_blocks"
 std::string indices_name(const std::string& table) { return table + "_indices"; }
 
 // Reads [batch, heads, rows] and [batch, heads, rows, width] of one table; empty if it is absent.
-Result<std::optional<FlexIndexTable>> read_table_pair(io::PeerFields& fields,
+Result<std::optional<FlexIndexTable>> read_table_pair(io::InteropFields& fields,
                                                       const std::string& name,
                                                       const FlexBlockMask& flex,
                                                       std::int64_t rows) {
@@ -43,7 +43,7 @@ Result<std::optional<FlexIndexTable>> read_table_pair(io::PeerFields& fields,
   return std::optional<FlexIndexTable>(std::move(table));
 }
 
-Result<void> read_sides(io::PeerFields& fields, const std::string& name, std::int64_t& first,
+Result<void> read_sides(io::InteropFields& fields, const std::string& name, std::int64_t& first,
                         std::int64_t& second) {
   FDMA_TRY(const std::vector<std::int64_t> values, fields.int64_values(name, 1));
   if (values.size() != 2) {
@@ -62,8 +62,8 @@ Result<void> read_sides(io::PeerFields& fields, const std::string& name, std::in
 
 }  // namespace
 
-Result<FlexBlockMask> flex_from_group(const PeerGroup& group) {
-  io::PeerFields fields(group);
+Result<FlexBlockMask> flex_from_group(const InteropGroup& group) {
+  io::InteropFields fields(group);
   FlexBlockMask flex;
   FDMA_TRY_VOID(read_sides(fields, "seq_lengths", flex.q_len, flex.kv_len));
   FDMA_TRY_VOID(read_sides(fields, "BLOCK_SIZE", flex.block_q, flex.block_kv));
@@ -93,8 +93,8 @@ Result<FlexBlockMask> flex_from_group(const PeerGroup& group) {
   return flex;
 }
 
-PeerGroup group_from_flex(FlexBlockMask flex) {
-  PeerGroup group;
+InteropGroup group_from_flex(FlexBlockMask flex) {
+  InteropGroup group;
   auto& arrays = group.arrays;
   const std::int64_t rows = ceil_div(flex.q_len, flex.block_q);
   const std::int64_t cols = ceil_div(flex.kv_len, flex.block_kv);

@@ -7,8 +7,8 @@
 
 namespace fdma {
 
-Result<HfMask> hf_mask_from_group(const PeerGroup& group) {
-  io::PeerFields fields(group);
+Result<HfMask> hf_mask_from_group(const InteropGroup& group) {
+  io::InteropFields fields(group);
   HfMask mask;
   FDMA_TRY(const OwnedTable* array, fields.array("attention_mask", 4));
   mask.num_batches = array->extents[0];
@@ -21,8 +21,8 @@ Result<HfMask> hf_mask_from_group(const PeerGroup& group) {
   return mask;
 }
 
-PeerGroup group_from_hf_mask(HfMask mask) {
-  PeerGroup group;
+InteropGroup group_from_hf_mask(HfMask mask) {
+  InteropGroup group;
   OwnedTable& array = group.arrays["attention_mask"];
   array.dtype = mask.dtype;
   array.rank = 4;

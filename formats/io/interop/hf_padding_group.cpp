@@ -7,8 +7,8 @@
 
 namespace fdma {
 
-Result<HfPadding> hf_padding_from_group(const PeerGroup& group) {
-  io::PeerFields fields(group);
+Result<HfPadding> hf_padding_from_group(const InteropGroup& group) {
+  io::InteropFields fields(group);
   HfPadding padding;
   FDMA_TRY(const OwnedTable* array, fields.array("attention_mask", 2));
   padding.num_batches = array->extents[0];
@@ -25,8 +25,8 @@ Result<HfPadding> hf_padding_from_group(const PeerGroup& group) {
   return padding;
 }
 
-PeerGroup group_from_hf_padding(const HfPadding& padding) {
-  PeerGroup group;
+InteropGroup group_from_hf_padding(const HfPadding& padding) {
+  InteropGroup group;
   const std::vector<std::int64_t> values(padding.attention_mask.begin(),
                                          padding.attention_mask.end());
   group.arrays["attention_mask"] = io::array_of(values, {padding.num_batches, padding.kv_len});

@@ -164,7 +164,7 @@ Result<std::vector<std::string>> attribute_names(hid_t object, const std::string
   return names;
 }
 
-Result<PeerGroup> read_checked(const std::string& path, const std::string& name) {
+Result<InteropGroup> read_checked(const std::string& path, const std::string& name) {
   const std::string where = fmt::format("'{}:{}'", path, name);
   FDMA_TRY(const InputFile input, open_input(path));
   FDMA_TRY(const Handle group, open_object(input.file.get(), name, where));
@@ -172,7 +172,7 @@ Result<PeerGroup> read_checked(const std::string& path, const std::string& name)
     return Error{ErrorCode::invalid_argument,
                  fmt::format("{}: expected a group with one dataset per field", where)};
   }
-  PeerGroup result;
+  InteropGroup result;
   FDMA_TRY(const std::vector<std::string> links, link_names(group.get(), where));
   if (links.size() > kMaxFields) {
     return Error{
@@ -199,7 +199,7 @@ Result<PeerGroup> read_checked(const std::string& path, const std::string& name)
 }  // namespace
 }  // namespace io
 
-Result<PeerGroup> read_peer_group(const std::string& path, const std::string& group) {
+Result<InteropGroup> read_interop_group(const std::string& path, const std::string& group) {
   try {
     const io::Session session;
     return io::read_checked(path, group);

@@ -127,8 +127,8 @@ Result<std::vector<std::string>> group_names(const std::string& group) {
 }  // namespace
 }  // namespace io
 
-Result<void> write_peer_group(const std::string& path, const std::string& group,
-                              const PeerGroup& arrays) {
+Result<void> write_interop_group(const std::string& path, const std::string& group,
+                                 const InteropGroup& arrays) {
   try {
     FDMA_TRY(const std::vector<std::string> names, io::group_names(group));
     return io::write_file(path, [&](hid_t file, const io::WriteTarget& target) {

@@ -183,7 +183,7 @@ Result<OwnedTable> read_table_message(MessageReader& in) {
   return table;
 }
 
-void write_message(MessageWriter& out, PeerGroup group) {
+void write_message(MessageWriter& out, InteropGroup group) {
   auto arrays = std::move(group.arrays);
   out.number(arrays.size());
   for (auto& [name, table] : arrays) {
@@ -192,8 +192,8 @@ void write_message(MessageWriter& out, PeerGroup group) {
   }
 }
 
-Result<PeerGroup> read_peer_message(MessageReader& in) {
-  PeerGroup group;
+Result<InteropGroup> read_interop_message(MessageReader& in) {
+  InteropGroup group;
   FDMA_TRY(const std::uint64_t count, in.number(kMaxNames));
   for (std::uint64_t i = 0; i < count; ++i) {
     FDMA_TRY(std::string name, in.text(kMaxNameBytes));

@@ -25,8 +25,8 @@ void write_message(MessageWriter& out, OwnedTable table);
 /// neither 0 nor 1).
 Result<OwnedTable> read_table_message(MessageReader& in);
 
-void write_message(MessageWriter& out, PeerGroup group);
-Result<PeerGroup> read_peer_message(MessageReader& in);
+void write_message(MessageWriter& out, InteropGroup group);
+Result<InteropGroup> read_interop_message(MessageReader& in);
 
 void write_message(MessageWriter& out, const std::vector<std::string>& names);
 Result<std::vector<std::string>> read_names_message(MessageReader& in);

@@ -15,7 +15,7 @@ inline constexpr const char* kServeArgument = "--fdma-isolated-reader";
 enum class Request : std::uint64_t {
   dense_mask,
   table,
-  peer_group,
+  interop_group,
   mask_names,
   mask,
   object,

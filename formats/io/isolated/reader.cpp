@@ -303,9 +303,9 @@ Result<OwnedTable> IsolatedReader::read_table(const std::string& path, const std
   return connection_->call(Request::table, path, dataset, io::read_table_message);
 }
 
-Result<PeerGroup> IsolatedReader::read_peer_group(const std::string& path,
-                                                  const std::string& group) {
-  return connection_->call(Request::peer_group, path, group, io::read_peer_message);
+Result<InteropGroup> IsolatedReader::read_interop_group(const std::string& path,
+                                                        const std::string& group) {
+  return connection_->call(Request::interop_group, path, group, io::read_interop_message);
 }
 
 Result<std::vector<std::string>> IsolatedReader::list_masks(const std::string& path) {

@@ -143,8 +143,8 @@ class Server {
         return send(read_dense_mask(path, name, options));
       case Request::table:
         return send(read_table(path, name));
-      case Request::peer_group:
-        return send(read_peer_group(path, name));
+      case Request::interop_group:
+        return send(read_interop_group(path, name));
       case Request::mask_names:
         return send(list_masks(path));
       case Request::mask:

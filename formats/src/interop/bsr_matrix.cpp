@@ -16,11 +16,11 @@
 namespace fdma {
 namespace {
 
-using peers::wrong;
+using interop::wrong;
 
 Result<void> check(const BsrMatrix& matrix) {
-  FDMA_TRY_VOID(peers::check_length("q_len", matrix.q_len));
-  FDMA_TRY_VOID(peers::check_length("kv_len", matrix.kv_len));
+  FDMA_TRY_VOID(interop::check_length("q_len", matrix.q_len));
+  FDMA_TRY_VOID(interop::check_length("kv_len", matrix.kv_len));
   if (matrix.block_q < 1 || matrix.block_kv < 1 || matrix.block_q > kMaxLength ||
       matrix.block_kv > kMaxLength) {
     return wrong(fmt::format("data: blocks of {} x {}, expected 1 to {} each", matrix.block_q,
@@ -29,9 +29,9 @@ Result<void> check(const BsrMatrix& matrix) {
   const std::int64_t rows = ceil_div(matrix.q_len, matrix.block_q);
   const std::int64_t cols = ceil_div(matrix.kv_len, matrix.block_kv);
   const auto num_blocks = static_cast<std::int64_t>(matrix.indices.size());
-  FDMA_TRY_VOID(peers::check_extent("indptr", matrix.indptr.size(), rows + 1, 1));
-  FDMA_TRY_VOID(peers::check_extent("data", matrix.data.size(), num_blocks,
-                                    matrix.block_q * matrix.block_kv));
+  FDMA_TRY_VOID(interop::check_extent("indptr", matrix.indptr.size(), rows + 1, 1));
+  FDMA_TRY_VOID(interop::check_extent("data", matrix.data.size(), num_blocks,
+                                      matrix.block_q * matrix.block_kv));
   const std::int64_t base = matrix.index_base;
   if (base != 0 && base != 1) return wrong(fmt::format("index_base: {}, expected 0 or 1", base));
   if (matrix.block_order != BsrBlockOrder::row && matrix.block_order != BsrBlockOrder::column) {
@@ -110,7 +110,7 @@ Result<void> add_row(const BsrMatrix& matrix, std::int64_t q, BlockShape block, 
 Result<BsrMatrix> bsr_from_block_mask(const BlockMask& mask, const BsrExportOptions& options) {
   FDMA_TRY_VOID(validate(options.block));
   if (mask.shape.num_batches * mask.shape.num_heads != 1) {
-    return peers::unsupported(
+    return interop::unsupported(
         fmt::format("a BSR matrix holds one batch element and head, but this "
                     "mask has {} x {}; crop it to one",
                     mask.shape.num_batches, mask.shape.num_heads));

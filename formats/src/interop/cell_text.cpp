@@ -7,7 +7,7 @@
 #include "fdma/formats/convert.hpp"
 #include "interop/checks.hpp"
 
-namespace fdma::peers {
+namespace fdma::interop {
 namespace {
 
 // The first row and key in which two masks of the same lengths differ.
@@ -49,7 +49,7 @@ std::optional<Cell> first_difference(const BlockMask& a, const BlockMask& b) {
   return std::nullopt;
 }
 
-Result<void> check_equal_heads(const BlockMask& mask, std::string_view peer) {
+Result<void> check_equal_heads(const BlockMask& mask, std::string_view interop) {
   for (std::int64_t batch = 0; batch < mask.shape.num_batches; ++batch) {
     for (std::int64_t head = 1; head < mask.shape.num_heads; ++head) {
       if (mask.group(batch, head) == mask.group(batch, 0)) continue;
@@ -57,11 +57,11 @@ Result<void> check_equal_heads(const BlockMask& mask, std::string_view peer) {
           first_difference(segment_of_group(mask, mask.group(batch, 0), mask.block),
                            segment_of_group(mask, mask.group(batch, head), mask.block));
       if (!cell) continue;
-      return unsupported(fmt::format("{} has one mask for all heads: {} is not as in head 0", peer,
-                                     cell_text({batch, head, cell->first, cell->second})));
+      return unsupported(fmt::format("{} has one mask for all heads: {} is not as in head 0",
+                                     interop, cell_text({batch, head, cell->first, cell->second})));
     }
   }
   return {};
 }
 
-}  // namespace fdma::peers
+}  // namespace fdma::interop

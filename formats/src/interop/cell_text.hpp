@@ -9,7 +9,7 @@
 
 #include "fdma/formats/block_mask.hpp"
 
-namespace fdma::peers {
+namespace fdma::interop {
 
 struct Cell {
   std::int64_t batch, head, q, k;
@@ -27,6 +27,6 @@ std::optional<Cell> first_difference(const BlockMask& a, const BlockMask& b);
 
 /// Checks that every batch element has one mask for all of its heads; `peer` names the library that
 /// needs it. The error names the first cell in which a head differs from the first head.
-Result<void> check_equal_heads(const BlockMask& mask, std::string_view peer);
+Result<void> check_equal_heads(const BlockMask& mask, std::string_view interop);
 
-}  // namespace fdma::peers
+}  // namespace fdma::interop

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace fdma::peers {
+namespace fdma::interop {
 
 Result<void> check_length(std::string_view name, std::int64_t length) {
   if (length >= 0 && length <= kMaxLength) return {};
@@ -26,16 +26,16 @@ Result<void> check_extent(std::string_view array, std::size_t size, std::int64_t
   return mismatch(fmt::format("{}: {} entries, expected {} x {}", array, entries, rows, width));
 }
 
-Result<void> check_uniform(const MaskShape& shape, std::string_view peer) {
+Result<void> check_uniform(const MaskShape& shape, std::string_view interop) {
   for (const auto* lens : {&shape.q_lens, &shape.kv_lens}) {
     const auto [low, high] = std::minmax_element(lens->begin(), lens->end());
     if (*low == *high) continue;
     return unsupported(fmt::format(
         "{} has one length for all batch elements, but this mask has {} from {} to {}; "
         "export the elements one by one, or bind the mask to the longest with padding()",
-        peer, lens == &shape.q_lens ? "query lengths" : "key lengths", *low, *high));
+        interop, lens == &shape.q_lens ? "query lengths" : "key lengths", *low, *high));
   }
   return {};
 }
 
-}  // namespace fdma::peers
+}  // namespace fdma::interop

@@ -10,7 +10,7 @@
 
 #include "fdma/formats/block_mask.hpp"
 
-namespace fdma::peers {
+namespace fdma::interop {
 
 /// Above the number of (batch, head) pairs of any mask in use. It bounds what an empty array can
 /// claim.
@@ -34,6 +34,6 @@ Result<void> check_pairs(std::int64_t num_batches, std::int64_t num_heads);
 Result<void> check_extent(std::string_view array, std::size_t size, std::int64_t rows,
                           std::int64_t width);
 /// Checks that every batch element has the same lengths; `peer` names the library that needs it.
-Result<void> check_uniform(const MaskShape& shape, std::string_view peer);
+Result<void> check_uniform(const MaskShape& shape, std::string_view interop);
 
-}  // namespace fdma::peers
+}  // namespace fdma::interop

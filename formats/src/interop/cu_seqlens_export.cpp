@@ -86,9 +86,9 @@ class Exporter {
 
  private:
   Error misfit(std::int64_t q, std::int64_t k, std::string_view why) const {
-    return peers::unsupported(
+    return interop::unsupported(
         fmt::format("no window over sequences one after another has these cells: {} {}",
-                    peers::cell_text({batch_, 0, q, k}), why));
+                    interop::cell_text({batch_, 0, q, k}), why));
   }
 
   // The components of this batch element, ascending.
@@ -223,7 +223,7 @@ class Exporter {
       k_at += kv_len;
       for (const auto& [at, name] : {std::pair{q_at, "query rows"}, std::pair{k_at, "keys"}}) {
         if (at <= kMaxLength) continue;
-        return peers::unsupported(
+        return interop::unsupported(
             fmt::format("sequences one after another: {} {} up to batch element {}, more than {}",
                         at, name, b, kMaxLength));
       }
@@ -253,8 +253,8 @@ class Exporter {
 }  // namespace
 
 Result<CuSeqlens> cu_seqlens_from_block_mask(const BlockMask& mask) {
-  FDMA_TRY_VOID(peers::check_pairs(mask.shape.num_batches, mask.shape.num_heads));
-  FDMA_TRY_VOID(peers::check_equal_heads(mask, "a window over sequences"));
+  FDMA_TRY_VOID(interop::check_pairs(mask.shape.num_batches, mask.shape.num_heads));
+  FDMA_TRY_VOID(interop::check_equal_heads(mask, "a window over sequences"));
   return Exporter(mask).run();
 }
 

@@ -13,7 +13,7 @@
 namespace fdma {
 namespace {
 
-using peers::wrong;
+using interop::wrong;
 
 Result<void> check_offsets(const char* name, const std::vector<std::int32_t>& offsets) {
   if (offsets.front() != 0) {
@@ -31,7 +31,7 @@ Result<void> check_used(const char* name, const std::optional<std::vector<std::i
                         const std::vector<std::int32_t>& offsets) {
   if (!used) return {};
   FDMA_TRY_VOID(
-      peers::check_extent(name, used->size(), static_cast<std::int64_t>(offsets.size()) - 1, 1));
+      interop::check_extent(name, used->size(), static_cast<std::int64_t>(offsets.size()) - 1, 1));
   for (std::size_t i = 0; i < used->size(); ++i) {
     const std::int32_t length = offsets[i + 1] - offsets[i];
     if ((*used)[i] >= 0 && (*used)[i] <= length) continue;
@@ -43,11 +43,11 @@ Result<void> check_used(const char* name, const std::optional<std::vector<std::i
 
 Result<void> check(const CuSeqlens& sequences) {
   if (sequences.cu_seqlens_q.size() < 2) {
-    return peers::mismatch(fmt::format("cu_seqlens_q: {} entries, expected at least 2",
-                                       sequences.cu_seqlens_q.size()));
+    return interop::mismatch(fmt::format("cu_seqlens_q: {} entries, expected at least 2",
+                                         sequences.cu_seqlens_q.size()));
   }
-  FDMA_TRY_VOID(peers::check_extent("cu_seqlens_k", sequences.cu_seqlens_k.size(),
-                                    static_cast<std::int64_t>(sequences.cu_seqlens_q.size()), 1));
+  FDMA_TRY_VOID(interop::check_extent("cu_seqlens_k", sequences.cu_seqlens_k.size(),
+                                      static_cast<std::int64_t>(sequences.cu_seqlens_q.size()), 1));
   FDMA_TRY_VOID(check_offsets("cu_seqlens_q", sequences.cu_seqlens_q));
   FDMA_TRY_VOID(check_offsets("cu_seqlens_k", sequences.cu_seqlens_k));
   FDMA_TRY_VOID(check_used("seqused_q", sequences.seqused_q, sequences.cu_seqlens_q));
@@ -59,7 +59,7 @@ Result<void> check(const CuSeqlens& sequences) {
                              window, name));
   }
   const auto num_sequences = static_cast<std::int64_t>(sequences.cu_seqlens_q.size()) - 1;
-  return peers::check_pairs(sequences.is_packed ? 1 : num_sequences, sequences.num_heads);
+  return interop::check_pairs(sequences.is_packed ? 1 : num_sequences, sequences.num_heads);
 }
 
 // The part of a sequence that is in use, in rows and keys of its batch element.

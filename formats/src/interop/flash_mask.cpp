@@ -16,7 +16,7 @@
 namespace fdma {
 namespace {
 
-using peers::wrong;
+using interop::wrong;
 
 // First row that sees key j by causality: rows before it are masked.
 std::int64_t diagonal(std::int64_t j, std::int64_t q_len, std::int64_t kv_len) {
@@ -32,16 +32,16 @@ std::array<Interval, 2> stored_runs(const FlashMask& mask, const std::int32_t* r
 }
 
 Result<void> check(const FlashMask& mask) {
-  FDMA_TRY_VOID(peers::check_length("q_len", mask.q_len));
-  FDMA_TRY_VOID(peers::check_length("kv_len", mask.kv_len));
-  FDMA_TRY_VOID(peers::check_pairs(mask.num_batches, mask.num_heads));
+  FDMA_TRY_VOID(interop::check_length("q_len", mask.q_len));
+  FDMA_TRY_VOID(interop::check_length("kv_len", mask.kv_len));
+  FDMA_TRY_VOID(interop::check_pairs(mask.num_batches, mask.num_heads));
   const std::int64_t c = mask.num_columns;
   if (mask.is_causal ? c != 1 && c != 2 : c != 2 && c != 4) {
     return wrong(fmt::format("startend_row_indices: {} columns, expected {}", c,
                              mask.is_causal ? "1 or 2 with causal" : "2 or 4 without causal"));
   }
-  FDMA_TRY_VOID(peers::check_extent("startend_row_indices", mask.indices.size(),
-                                    mask.num_batches * mask.num_heads * mask.kv_len, c));
+  FDMA_TRY_VOID(interop::check_extent("startend_row_indices", mask.indices.size(),
+                                      mask.num_batches * mask.num_heads * mask.kv_len, c));
   for (std::size_t i = 0; i < mask.indices.size(); ++i) {
     if (mask.indices[i] >= 0 && mask.indices[i] <= mask.q_len) continue;
     return wrong(fmt::format("startend_row_indices[{}]: {}, expected 0 to {}", i, mask.indices[i],
@@ -150,8 +150,8 @@ std::int64_t encode_group(const Form& form, const ColumnIntervals& columns,
 
 Result<FlashMask> flash_mask_from_block_mask(const BlockMask& mask,
                                              const FlashMaskExportOptions& options) {
-  FDMA_TRY_VOID(peers::check_pairs(mask.shape.num_batches, mask.shape.num_heads));
-  FDMA_TRY_VOID(peers::check_uniform(mask.shape, "FlashMask"));
+  FDMA_TRY_VOID(interop::check_pairs(mask.shape.num_batches, mask.shape.num_heads));
+  FDMA_TRY_VOID(interop::check_uniform(mask.shape, "FlashMask"));
   std::vector<Form> forms;
   for (const Form& form : kForms) {
     if (options.is_causal.value_or(form.is_causal) != form.is_causal) continue;
@@ -194,7 +194,7 @@ Result<FlashMask> flash_mask_from_block_mask(const BlockMask& mask,
     }
     return flash;
   }
-  return peers::unsupported(
+  return interop::unsupported(
       fmt::format("FlashMask: {}: its masked query rows are more intervals than {} has", reason,
                   forms.size() > 1 ? "the widest form (not causal, 4 columns)" : "this form"));
 }
@@ -204,9 +204,9 @@ Result<BlockMask> block_mask_from_flash_mask(const FlashMask& mask, BlockShape b
   FDMA_TRY_VOID(validate(block));
   FDMA_TRY_VOID(check(mask));
   if (num_heads == 0) num_heads = mask.num_heads;
-  FDMA_TRY_VOID(peers::check_pairs(mask.num_batches, num_heads));
+  FDMA_TRY_VOID(interop::check_pairs(mask.num_batches, num_heads));
   if (num_heads % mask.num_heads != 0) {
-    return peers::mismatch(
+    return interop::mismatch(
         fmt::format("num_heads: {}, expected a multiple of the {} heads of "
                     "startend_row_indices",
                     num_heads, mask.num_heads));

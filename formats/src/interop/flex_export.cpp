@@ -180,8 +180,8 @@ class Exporter {
 Result<FlexBlockMask> flex_from_block_mask(const BlockMask& mask,
                                            const FlexExportOptions& options) {
   FDMA_TRY_VOID(validate(options.block));
-  FDMA_TRY_VOID(peers::check_pairs(mask.shape.num_batches, mask.shape.num_heads));
-  FDMA_TRY_VOID(peers::check_uniform(mask.shape, "a FlexAttention BlockMask"));
+  FDMA_TRY_VOID(interop::check_pairs(mask.shape.num_batches, mask.shape.num_heads));
+  FDMA_TRY_VOID(interop::check_uniform(mask.shape, "a FlexAttention BlockMask"));
   return Exporter(mask, options).run();
 }
 

@@ -16,8 +16,8 @@
 namespace fdma {
 namespace {
 
-using peers::mismatch;
-using peers::wrong;
+using interop::mismatch;
+using interop::wrong;
 
 // A tile that a row lists; `place` is its position in the partial list.
 struct ListedTile {
@@ -33,9 +33,9 @@ Result<void> check_table(const FlexIndexTable& table, std::string_view name, std
         fmt::format("{}_indices: width {}, expected 0 to {}", name, table.width, kMaxLength));
   }
   FDMA_TRY_VOID(
-      peers::check_extent(fmt::format("{}_num_blocks", name), table.num_blocks.size(), rows, 1));
-  FDMA_TRY_VOID(peers::check_extent(fmt::format("{}_indices", name), table.indices.size(), rows,
-                                    table.width));
+      interop::check_extent(fmt::format("{}_num_blocks", name), table.num_blocks.size(), rows, 1));
+  FDMA_TRY_VOID(interop::check_extent(fmt::format("{}_indices", name), table.indices.size(), rows,
+                                      table.width));
   const std::int64_t most = std::min(table.width, cols);
   for (std::size_t row = 0; row < table.num_blocks.size(); ++row) {
     const std::int32_t count = table.num_blocks[row];
@@ -81,12 +81,12 @@ class Importer {
 
  private:
   Result<void> check_shape() {
-    FDMA_TRY_VOID(peers::check_length("seq_lengths[0]", flex_.q_len));
-    FDMA_TRY_VOID(peers::check_length("seq_lengths[1]", flex_.kv_len));
-    FDMA_TRY_VOID(peers::check_pairs(flex_.num_batches, flex_.num_heads));
+    FDMA_TRY_VOID(interop::check_length("seq_lengths[0]", flex_.q_len));
+    FDMA_TRY_VOID(interop::check_length("seq_lengths[1]", flex_.kv_len));
+    FDMA_TRY_VOID(interop::check_pairs(flex_.num_batches, flex_.num_heads));
     for (const std::int64_t side : {flex_.block_q, flex_.block_kv}) {
       if (side >= 16 && side <= kMaxBlockSide && side % 16 == 0) continue;
-      return peers::unsupported(
+      return interop::unsupported(
           fmt::format("BLOCK_SIZE: ({}, {}), expected multiples of 16 from 16 to {}", flex_.block_q,
                       flex_.block_kv, kMaxBlockSide));
     }
@@ -96,7 +96,7 @@ class Importer {
     pairs_ = flex_.num_batches * flex_.num_heads;
     if (source_ == nullptr) return {};
     const MaskShape& shape = source_->shape;
-    FDMA_TRY_VOID(peers::check_uniform(shape, "a FlexAttention BlockMask"));
+    FDMA_TRY_VOID(interop::check_uniform(shape, "a FlexAttention BlockMask"));
     if (shape.q_lens.front() != flex_.q_len || shape.kv_lens.front() != flex_.kv_len) {
       return mismatch(fmt::format("cells: a mask of {} x {}, but seq_lengths is ({}, {})",
                                   shape.q_lens.front(), shape.kv_lens.front(), flex_.q_len,

@@ -19,7 +19,7 @@
 namespace fdma {
 namespace {
 
-using peers::wrong;
+using interop::wrong;
 
 constexpr float kFloat16Lowest = -65504.0F;
 constexpr float kBfloat16Lowest = -0x1.FEp127F;
@@ -226,9 +226,9 @@ std::optional<std::int64_t> array_bytes(const HfMask& mask, std::int64_t limit) 
 }
 
 Result<void> check(const HfMask& mask) {
-  FDMA_TRY_VOID(peers::check_length("q_len", mask.q_len));
-  FDMA_TRY_VOID(peers::check_length("kv_len", mask.kv_len));
-  FDMA_TRY_VOID(peers::check_pairs(mask.num_batches, mask.num_heads));
+  FDMA_TRY_VOID(interop::check_length("q_len", mask.q_len));
+  FDMA_TRY_VOID(interop::check_length("kv_len", mask.kv_len));
+  FDMA_TRY_VOID(interop::check_pairs(mask.num_batches, mask.num_heads));
   if (kind_of(mask.dtype) == nullptr) {
     return wrong(fmt::format("attention_mask: {}, expected boolean, uint8, int8 or a float",
                              to_string(mask.dtype)));
@@ -236,7 +236,7 @@ Result<void> check(const HfMask& mask) {
   const std::optional<std::int64_t> bytes =
       array_bytes(mask, std::numeric_limits<std::int64_t>::max());
   if (bytes && *bytes == static_cast<std::int64_t>(mask.values.size())) return {};
-  return peers::mismatch(fmt::format(
+  return interop::mismatch(fmt::format(
       "attention_mask: {} bytes, expected {} x {} x {} x {} of {} bytes each", mask.values.size(),
       mask.num_batches, mask.num_heads, mask.q_len, mask.kv_len, size_bytes(mask.dtype)));
 }
@@ -244,8 +244,8 @@ Result<void> check(const HfMask& mask) {
 }  // namespace
 
 Result<HfMask> hf_mask_from_block_mask(const BlockMask& mask, const HfMaskExportOptions& options) {
-  FDMA_TRY_VOID(peers::check_pairs(mask.shape.num_batches, mask.shape.num_heads));
-  FDMA_TRY_VOID(peers::check_uniform(mask.shape, "a mask [batch, heads, q, kv]"));
+  FDMA_TRY_VOID(interop::check_pairs(mask.shape.num_batches, mask.shape.num_heads));
+  FDMA_TRY_VOID(interop::check_uniform(mask.shape, "a mask [batch, heads, q, kv]"));
   if (options.dtype != DType::boolean && !is_additive(options.dtype)) {
     return wrong(fmt::format("dtype: {}, expected boolean or a float", to_string(options.dtype)));
   }
@@ -289,9 +289,9 @@ Result<BlockMask> block_mask_from_hf_mask(const HfMask& mask, BlockShape block,
   FDMA_TRY_VOID(validate(block));
   FDMA_TRY_VOID(check(mask));
   if (num_heads == 0) num_heads = mask.num_heads;
-  FDMA_TRY_VOID(peers::check_pairs(mask.num_batches, num_heads));
+  FDMA_TRY_VOID(interop::check_pairs(mask.num_batches, num_heads));
   if (mask.num_heads != 1 && mask.num_heads != num_heads) {
-    return peers::mismatch(
+    return interop::mismatch(
         fmt::format("num_heads: {}, but attention_mask has {} heads, expected "
                     "as many or 1",
                     num_heads, mask.num_heads));

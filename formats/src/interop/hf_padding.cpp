@@ -15,14 +15,14 @@
 namespace fdma {
 namespace {
 
-using peers::wrong;
+using interop::wrong;
 
 Result<void> check(const HfPadding& padding) {
-  FDMA_TRY_VOID(peers::check_length("q_len", padding.q_len));
-  FDMA_TRY_VOID(peers::check_length("kv_len", padding.kv_len));
-  FDMA_TRY_VOID(peers::check_pairs(padding.num_batches, padding.num_heads));
-  FDMA_TRY_VOID(peers::check_extent("attention_mask", padding.attention_mask.size(),
-                                    padding.num_batches, padding.kv_len));
+  FDMA_TRY_VOID(interop::check_length("q_len", padding.q_len));
+  FDMA_TRY_VOID(interop::check_length("kv_len", padding.kv_len));
+  FDMA_TRY_VOID(interop::check_pairs(padding.num_batches, padding.num_heads));
+  FDMA_TRY_VOID(interop::check_extent("attention_mask", padding.attention_mask.size(),
+                                      padding.num_batches, padding.kv_len));
   const auto is_wrong = [](std::uint8_t value) { return value > 1; };
   const auto found =
       std::find_if(padding.attention_mask.begin(), padding.attention_mask.end(), is_wrong);
@@ -66,9 +66,9 @@ void read_last_row(const BlockMask& mask, std::int64_t batch, HfPadding& padding
 }  // namespace
 
 Result<HfPadding> hf_padding_from_block_mask(const BlockMask& mask, std::optional<bool> is_causal) {
-  FDMA_TRY_VOID(peers::check_pairs(mask.shape.num_batches, mask.shape.num_heads));
-  FDMA_TRY_VOID(peers::check_uniform(mask.shape, "a padding mask"));
-  FDMA_TRY_VOID(peers::check_equal_heads(mask, "a padding mask"));
+  FDMA_TRY_VOID(interop::check_pairs(mask.shape.num_batches, mask.shape.num_heads));
+  FDMA_TRY_VOID(interop::check_uniform(mask.shape, "a padding mask"));
+  FDMA_TRY_VOID(interop::check_equal_heads(mask, "a padding mask"));
   HfPadding padding;
   padding.num_batches = mask.shape.num_batches;
   padding.num_heads = mask.shape.num_heads;
@@ -85,12 +85,13 @@ Result<HfPadding> hf_padding_from_block_mask(const BlockMask& mask, std::optiona
     if (is_causal.value_or(causal) != causal) continue;
     padding.is_causal = causal;
     FDMA_TRY(const BlockMask read, block_mask_from_hf_padding(padding, mask.block));
-    const auto cell = equal_cells(mask, read) ? std::nullopt : peers::first_difference(mask, read);
+    const auto cell =
+        equal_cells(mask, read) ? std::nullopt : interop::first_difference(mask, read);
     if (!cell) return padding;
     reason += fmt::format("{}{}, {} differs", reason.empty() ? "" : "; ",
-                          causal ? "causal" : "not causal", peers::cell_text(*cell));
+                          causal ? "causal" : "not causal", interop::cell_text(*cell));
   }
-  return peers::unsupported(fmt::format(
+  return interop::unsupported(fmt::format(
       "a padding mask hides the same keys from all query rows, but for causality: {}", reason));
 }
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from . import formats as peers
 
-__all__ = ["PeerMethods"]
+__all__ = ["InteropMethods"]
 
 
-class PeerMethods:
+class InteropMethods:
     """Imports and exports of a mask; each is documented where it is defined:
     fdma.interop.formats.
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _fdma
-from ..interop.methods import PeerMethods
+from ..interop.methods import InteropMethods
 from .compiled_regions import made_outside
 from .difference import DifferingCell, DifferingTile, MaskDifference
 from .handles import handle_of
@@ -61,7 +61,7 @@ class MaskOrigin(NamedTuple):
     head: int
 
 
-class BlockMask(PeerMethods):
+class BlockMask(InteropMethods):
     """A mask as stored: which queries attend to which keys, for every batch element and head.
 
     `fdma.compile` makes them, and so do `from_dense`, `from_columns`, `fdma.load` and the

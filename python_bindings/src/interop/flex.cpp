@@ -104,7 +104,7 @@ nb::typed<nb::dict, nb::str, nb::any> to_flex(const BlockMask& mask,
 
 }  // namespace
 
-void bind_peer_flex(nb::module_& module) {
+void bind_interop_flex(nb::module_& module) {
   module.def("block_mask_from_flex", &from_flex, nb::arg("seq_lengths"), nb::arg("block"),
              nb::arg("kv").noconvert(), nb::arg("full_kv").noconvert() = nb::none(),
              nb::arg("q").noconvert() = nb::none(), nb::arg("full_q").noconvert() = nb::none(),

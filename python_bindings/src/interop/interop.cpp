@@ -239,8 +239,8 @@ void bind_hugging_face(nb::module_& module) {
 
 }  // namespace
 
-void bind_peers(nb::module_& module) {
-  bind_peer_flex(module);
+void bind_interop(nb::module_& module) {
+  bind_interop_flex(module);
   module.def("block_mask_from_flash_mask", &from_flash_mask,
              nb::arg("startend_row_indices").noconvert(), nb::arg("causal"), nb::arg("q_len"),
              nb::arg("block"), nb::arg("heads") = 0,

@@ -1,4 +1,4 @@
-// Arrays of peers' layouts on their way in and out: those of NumPy, contiguous and of exactly the
+// Arrays of interop layouts on their way in and out: those of NumPy, contiguous and of exactly the
 // type that a signature says; the Python package makes them so and says what is wrong with others.
 #pragma once
 
@@ -63,6 +63,6 @@ NumpyArray<As> numpy_of(std::vector<T> values, std::initializer_list<std::int64_
 }
 
 /// block_mask_from_flex, flex_from_block_mask.
-void bind_peer_flex(nanobind::module_& module);
+void bind_interop_flex(nanobind::module_& module);
 
 }  // namespace fdma::python

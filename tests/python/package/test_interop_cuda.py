@@ -1,4 +1,4 @@
-"""Peers' tensors on a GPU: in by an explicit copy, out where a device is named."""
+"""Tensors of other systems on a GPU: in by an explicit copy, out where a device is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The package's peer arrays as HDF5 groups: fdma-maskc reads what Python makes, and the reverse."""
+"""The package's interop arrays as HDF5 groups: fdma-maskc reads what Python makes, and the
+reverse."""
 
 from __future__ import annotations
 

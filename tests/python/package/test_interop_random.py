@@ -1,4 +1,5 @@
-"""Random masks through every peer layout of the package and back: the cells stay, or it refuses."""
+"""Random masks through every interop layout of the package and back: the cells stay, or it
+refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of peers' arrays, as an h5py user writes and reads them."""
+"""Groups of arrays of other systems, as an h5py user writes and reads them."""
 
 from __future__ import annotations
 

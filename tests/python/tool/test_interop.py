@@ -1,4 +1,4 @@
-"""Peers' layouts in fdma-maskc, held against the peers' own code where it is installed."""
+"""Interop layouts in fdma-maskc, held against the other systems' own code where it is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Masks that the tests of peers' layouts start from.
+// Masks that the tests of interop layouts start from.
 #pragma once
 
 #include <string>

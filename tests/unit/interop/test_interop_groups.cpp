@@ -21,17 +21,17 @@ using testing::compiled;
 // One layout: a good group, and how a group becomes a mask.
 struct Layout {
   std::string name;
-  PeerGroup good;
-  std::function<Result<BlockMask>(const PeerGroup&)> read;
+  InteropGroup good;
+  std::function<Result<BlockMask>(const InteropGroup&)> read;
   std::vector<std::string> optional_fields;
 };
 
 // Reads a group by these two steps.
 template <class Struct>
-std::function<Result<BlockMask>(const PeerGroup&)> reader(
-    Result<Struct> (*from_group)(const PeerGroup&),
+std::function<Result<BlockMask>(const InteropGroup&)> reader(
+    Result<Struct> (*from_group)(const InteropGroup&),
     std::function<Result<BlockMask>(const Struct&)> import) {
-  return [=](const PeerGroup& group) -> Result<BlockMask> {
+  return [=](const InteropGroup& group) -> Result<BlockMask> {
     FDMA_TRY(const Struct read, from_group(group));
     return import(read);
   };
@@ -98,7 +98,7 @@ OwnedTable number(std::int64_t value) {
 }
 
 // The importer answers with a mask or with words; `field` must be among them.
-void expect_error(const Layout& layout, const PeerGroup& group, const std::string& field) {
+void expect_error(const Layout& layout, const InteropGroup& group, const std::string& field) {
   const auto mask = layout.read(group);
   ASSERT_FALSE(mask) << layout.name << ": " << field;
   EXPECT_NE(mask.error().message.find(field), std::string::npos)
@@ -109,7 +109,7 @@ void expect_error(const Layout& layout, const PeerGroup& group, const std::strin
       << layout.name << ": " << field << ": " << mask.error().message;
 }
 
-TEST(PeerGroups, ReadBackWhatWasWritten) {
+TEST(InteropGroups, ReadBackWhatWasWritten) {
   for (const Layout& layout : layouts()) {
     const auto mask = layout.read(layout.good);
     ASSERT_TRUE(mask) << layout.name << ": " << mask.error().message;
@@ -117,10 +117,10 @@ TEST(PeerGroups, ReadBackWhatWasWritten) {
   }
 }
 
-TEST(PeerGroups, RejectAFieldThatIsMissingOrUnknown) {
+TEST(InteropGroups, RejectAFieldThatIsMissingOrUnknown) {
   for (const Layout& layout : layouts()) {
     for (const auto& [name, values] : layout.good.arrays) {
-      PeerGroup group = layout.good;
+      InteropGroup group = layout.good;
       group.arrays.erase(name);
       const auto& optional = layout.optional_fields;
       const bool is_optional = std::find(optional.begin(), optional.end(), name) != optional.end();
@@ -131,15 +131,15 @@ TEST(PeerGroups, RejectAFieldThatIsMissingOrUnknown) {
       group.arrays[name + "s"] = values;
       expect_error(layout, group, name + "s: unknown field");
     }
-    PeerGroup empty;
+    InteropGroup empty;
     EXPECT_FALSE(layout.read(empty)) << layout.name;
   }
 }
 
-TEST(PeerGroups, RejectOtherTypesAndRanks) {
+TEST(InteropGroups, RejectOtherTypesAndRanks) {
   for (const Layout& layout : layouts()) {
     for (const auto& [name, values] : layout.good.arrays) {
-      PeerGroup group = layout.good;
+      InteropGroup group = layout.good;
       OwnedTable& field = group.arrays[name];
       const auto count = static_cast<std::int64_t>(values.bytes.size()) / size_bytes(values.dtype);
       if (layout.name != "hf_mask") {  // there floats are a form of their own
@@ -162,12 +162,12 @@ TEST(PeerGroups, RejectOtherTypesAndRanks) {
   }
 }
 
-TEST(PeerGroups, RejectSizesThatDisagree) {
+TEST(InteropGroups, RejectSizesThatDisagree) {
   for (const Layout& layout : layouts()) {
     for (const auto& [name, values] : layout.good.arrays) {
       // Each dimension one shorter; the bytes follow.
       for (int d = 0; d < values.rank; ++d) {
-        PeerGroup group = layout.good;
+        InteropGroup group = layout.good;
         OwnedTable& field = group.arrays[name];
         if (field.extents[d] == 0) continue;
         field.bytes.resize(field.bytes.size() / static_cast<std::size_t>(field.extents[d]) *
@@ -188,7 +188,7 @@ TEST(PeerGroups, RejectSizesThatDisagree) {
   }
 }
 
-TEST(PeerGroups, RejectNumbersOutOfRange) {
+TEST(InteropGroups, RejectNumbersOutOfRange) {
   constexpr std::int64_t kNumbers[] = {-1,
                                        -2,
                                        3,
@@ -204,7 +204,7 @@ TEST(PeerGroups, RejectNumbersOutOfRange) {
       const std::size_t count = std::min<std::size_t>(values.bytes.size() / size, 64);
       for (std::size_t i = 0; i < count; ++i) {
         for (const std::int64_t replacement : kNumbers) {
-          PeerGroup group = layout.good;
+          InteropGroup group = layout.good;
           std::memcpy(group.arrays[name].bytes.data() + i * size, &replacement, size);
           const bool is_long = name == "q_len" && replacement == kMaxLength;
           if (is_long) continue;  // a good mask of 2 thousand million rows
@@ -218,13 +218,13 @@ TEST(PeerGroups, RejectNumbersOutOfRange) {
   }
 }
 
-TEST(PeerGroups, RejectHugeSizes) {
+TEST(InteropGroups, RejectHugeSizes) {
   // Extents that no memory holds over no bytes at all, as an empty dimension allows.
   constexpr std::int64_t kHuge = std::int64_t{1} << 40;
   for (const Layout& layout : layouts()) {
     for (const auto& [name, values] : layout.good.arrays) {
       for (int d = 0; d < values.rank; ++d) {
-        PeerGroup group = layout.good;
+        InteropGroup group = layout.good;
         std::vector<std::int64_t> extents(static_cast<std::size_t>(values.rank), kHuge);
         extents[static_cast<std::size_t>(d)] = 0;
         group.arrays[name] = array(values.dtype, extents, 0);
@@ -236,14 +236,14 @@ TEST(PeerGroups, RejectHugeSizes) {
   }
 }
 
-TEST(PeerGroups, NameTheFieldsOfEachLayout) {
+TEST(InteropGroups, NameTheFieldsOfEachLayout) {
   const std::vector<Layout> all = layouts();
   const auto layout = [&](const std::string& name) {
     return *std::find_if(all.begin(), all.end(), [&](const Layout& l) { return l.name == name; });
   };
   const auto expect = [&](const std::string& name, const std::string& field,
                           const OwnedTable& values, const std::string& message) {
-    PeerGroup group = layout(name).good;
+    InteropGroup group = layout(name).good;
     group.arrays[field] = values;
     expect_error(layout(name), group, message);
   };

@@ -31,7 +31,7 @@ struct Representation {
   std::function<Result<Passed>(const BlockMask&)> pass;
 };
 
-Passed passed(const PeerGroup& group, BlockMask mask) {
+Passed passed(const InteropGroup& group, BlockMask mask) {
   Passed result{{}, std::move(mask)};
   for (const auto& [name, array] : group.arrays) {
     result.arrays.emplace(name + " " + std::string(to_string(array.dtype)), array.bytes);
@@ -45,7 +45,7 @@ Result<Passed> pass_flex(const BlockMask& mask) {
   FlexExportOptions options;
   options.block = kBlock;
   FDMA_TRY(const FlexBlockMask flex, flex_from_block_mask(mask, options));
-  const PeerGroup group = group_from_flex(flex);
+  const InteropGroup group = group_from_flex(flex);
   FDMA_TRY(const FlexBlockMask read, flex_from_group(group));
   FDMA_TRY(BlockMask back, block_mask_from_flex(read));
   return passed(group, std::move(back));
@@ -53,7 +53,7 @@ Result<Passed> pass_flex(const BlockMask& mask) {
 
 Result<Passed> pass_flash_mask(const BlockMask& mask) {
   FDMA_TRY(const FlashMask flash, flash_mask_from_block_mask(mask));
-  const PeerGroup group = group_from_flash_mask(flash);
+  const InteropGroup group = group_from_flash_mask(flash);
   FDMA_TRY(const FlashMask read, flash_mask_from_group(group));
   FDMA_TRY(BlockMask back, block_mask_from_flash_mask(read, kBlock));
   return passed(group, std::move(back));
@@ -63,7 +63,7 @@ Result<Passed> pass_bsr(const BlockMask& mask) {
   BsrExportOptions options;
   options.block = kBlock;
   FDMA_TRY(const BsrMatrix matrix, bsr_from_block_mask(mask, options));
-  const PeerGroup group = group_from_bsr(matrix);
+  const InteropGroup group = group_from_bsr(matrix);
   FDMA_TRY(const BsrMatrix read, bsr_from_group(group));
   FDMA_TRY(BlockMask back, block_mask_from_bsr(read, kBlock));
   return passed(group, std::move(back));
@@ -71,7 +71,7 @@ Result<Passed> pass_bsr(const BlockMask& mask) {
 
 Result<Passed> pass_cu_seqlens(const BlockMask& mask) {
   FDMA_TRY(const CuSeqlens sequences, cu_seqlens_from_block_mask(mask));
-  const PeerGroup group = group_from_cu_seqlens(sequences);
+  const InteropGroup group = group_from_cu_seqlens(sequences);
   FDMA_TRY(const CuSeqlens read, cu_seqlens_from_group(group));
   FDMA_TRY(BlockMask back, block_mask_from_cu_seqlens(read, kBlock));
   return passed(group, std::move(back));
@@ -79,7 +79,7 @@ Result<Passed> pass_cu_seqlens(const BlockMask& mask) {
 
 Result<Passed> pass_hf_padding(const BlockMask& mask) {
   FDMA_TRY(const HfPadding padding, hf_padding_from_block_mask(mask));
-  const PeerGroup group = group_from_hf_padding(padding);
+  const InteropGroup group = group_from_hf_padding(padding);
   FDMA_TRY(const HfPadding read, hf_padding_from_group(group));
   FDMA_TRY(BlockMask back, block_mask_from_hf_padding(read, kBlock));
   return passed(group, std::move(back));
@@ -89,7 +89,7 @@ Result<Passed> pass_hf_mask(const BlockMask& mask, DType dtype) {
   HfMaskExportOptions options;
   options.dtype = dtype;
   FDMA_TRY(const HfMask array, hf_mask_from_block_mask(mask, options));
-  const PeerGroup group = group_from_hf_mask(array);
+  const InteropGroup group = group_from_hf_mask(array);
   FDMA_TRY(const HfMask read, hf_mask_from_group(group));
   FDMA_TRY(BlockMask back, block_mask_from_hf_mask(read, kBlock));
   return passed(group, std::move(back));

@@ -327,7 +327,7 @@ void add_dense_files(const std::string& path, std::vector<SeedFile>& seeds) {
   }
 }
 
-void add_peer_files(const std::string& path, std::vector<SeedFile>& seeds) {
+void add_interop_files(const std::string& path, std::vector<SeedFile>& seeds) {
   BlockMask mask;
   mask.block = {16, 16};
   mask.shape.q_lens = {48};
@@ -343,12 +343,12 @@ void add_peer_files(const std::string& path, std::vector<SeedFile>& seeds) {
   bsr_options.block = mask.block;
   const auto bsr = bsr_from_block_mask(mask, bsr_options);
   if (!flex || !flash || !bsr) std::abort();
-  const std::pair<SeedKind, PeerGroup> groups[] = {
+  const std::pair<SeedKind, InteropGroup> groups[] = {
       {SeedKind::flex, group_from_flex(*flex)},
       {SeedKind::flash_mask, group_from_flash_mask(*flash)},
       {SeedKind::bsr, group_from_bsr(*bsr)}};
   for (const auto& [kind, group] : groups) {
-    if (!write_peer_group(path, "/mask", group)) std::abort();
+    if (!write_interop_group(path, "/mask", group)) std::abort();
     seeds.push_back({kind, "group", read_bytes(path)});
   }
 }
@@ -360,7 +360,7 @@ std::vector<SeedFile> seed_files(const std::string& folder) {
   std::vector<SeedFile> seeds;
   add_mask_files(path, seeds);
   add_dense_files(path, seeds);
-  add_peer_files(path, seeds);
+  add_interop_files(path, seeds);
   return seeds;
 }
 

@@ -21,8 +21,8 @@ struct SeedFile {
 };
 
 /// Mask files of every format, plain and compressed; dense masks of several types, contiguous,
-/// chunked, with every usual filter, of the old and the newest file layout; peers' groups. Made in
-/// `folder`.
+/// chunked, with every usual filter, of the old and the newest file layout; other systems' groups.
+/// Made in `folder`.
 std::vector<SeedFile> seed_files(const std::string& folder);
 
 /// How a file is changed.

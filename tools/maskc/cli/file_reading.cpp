@@ -67,9 +67,9 @@ Result<OwnedTable> read_table_file(const std::string& path, const std::string& d
   return isolates_foreign_files() ? reader().read_table(path, dataset) : read_table(path, dataset);
 }
 
-Result<PeerGroup> read_peer_file(const std::string& path, const std::string& group) {
-  return isolates_foreign_files() ? reader().read_peer_group(path, group)
-                                  : read_peer_group(path, group);
+Result<InteropGroup> read_interop_file(const std::string& path, const std::string& group) {
+  return isolates_foreign_files() ? reader().read_interop_group(path, group)
+                                  : read_interop_group(path, group);
 }
 
 Result<bool> has_object_in_file(const std::string& path, const std::string& object) {

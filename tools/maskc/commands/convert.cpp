@@ -1,4 +1,4 @@
-// fdma-maskc convert: any mask, dense datasets and peers' arrays included, to any format.
+// fdma-maskc convert: any mask, dense datasets and arrays of other systems included, to any format.
 #include "fdma/formats/convert.hpp"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@
 namespace fdma::maskc {
 namespace {
 
-// The mask that holds the cells of a peer's partial tiles: --cells or --spec.
+// The mask that holds the cells of another system's partial tiles: --cells or --spec.
 Outcome<std::optional<BlockMask>> read_cells(const Arguments& arguments, const MaskShape& shape,
                                              bool quiet) {
   if (const auto cells = arguments.find("cells")) {
@@ -50,23 +50,24 @@ Outcome<std::optional<BlockMask>> read_cells(const Arguments& arguments, const M
   return std::optional<BlockMask>(std::move(mask));
 }
 
-Outcome<MaskOperand> read_peer(const PeerFormat& peer, const Arguments& arguments, bool quiet) {
+Outcome<MaskOperand> read_interop(const InteropFormat& interop, const Arguments& arguments,
+                                  bool quiet) {
   const std::string& text = arguments.operands().front();
   const MaskAddress address = parse_address(text);
   if (address.inner.empty()) {
     return usage_failure(
         fmt::format("'{}': expected FILE.h5:/GROUP, the group that holds the "
                     "arrays of '{}'",
-                    text, peer.name));
+                    text, interop.name));
   }
-  PeerReadOptions options;
+  InteropReadOptions options;
   if (arguments.has("block")) {
     FDMA_TRY(options.block, arguments.block({}));
   }
   options.cells = [&](const MaskShape& shape) { return read_cells(arguments, shape, quiet); };
   const Waiting waiting("importing", quiet || arguments.has("verbose"));
-  FDMA_TRY(const PeerGroup arrays, read_peer_file(address.file, address.inner));
-  Outcome<BlockMask> mask = peer.read(arrays, options);
+  FDMA_TRY(const InteropGroup arrays, read_interop_file(address.file, address.inner));
+  Outcome<BlockMask> mask = interop.read(arrays, options);
   const bool is_slashed = address.inner.front() == '/';
   MaskOperand input;
   input.label = fmt::format("{}:{}{}", address.file, is_slashed ? "" : "/", address.inner);
@@ -81,14 +82,14 @@ Outcome<MaskOperand> read_peer(const PeerFormat& peer, const Arguments& argument
 }
 
 // Where --to writes: "/block_mask".
-std::string group_of(const PeerFormat& peer, const Arguments& arguments) {
-  std::string group = arguments.find("name").value_or(std::string(peer.group));
+std::string group_of(const InteropFormat& interop, const Arguments& arguments) {
+  std::string group = arguments.find("name").value_or(std::string(interop.group));
   if (!group.empty() && group.front() != '/') group.insert(0, "/");
   return group;
 }
 
 // A destination that cannot be written is an error before the reading, not after it.
-Status check_output(const Arguments& arguments, const PeerFormat* to, const std::string& name) {
+Status check_output(const Arguments& arguments, const InteropFormat* to, const std::string& name) {
   const std::string output = *arguments.find("output");
   if (to == nullptr) {
     return check_mask_destination(output, arguments.find("name").value_or(name),
@@ -101,11 +102,11 @@ Status check_output(const Arguments& arguments, const PeerFormat* to, const std:
       arguments.has("force"));
 }
 
-Outcome<MaskOperand> read_input(const Arguments& arguments, const PeerFormat* peer,
-                                const PeerFormat* to, bool quiet) {
-  if (peer != nullptr) {
+Outcome<MaskOperand> read_input(const Arguments& arguments, const InteropFormat* interop,
+                                const InteropFormat* to, bool quiet) {
+  if (interop != nullptr) {
     FDMA_TRY_VOID(check_output(arguments, to, "mask"));
-    return read_peer(*peer, arguments, quiet);
+    return read_interop(*interop, arguments, quiet);
   }
   FDMA_TRY(DenseReadOptions dense, dense_read_options(arguments));
   FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
@@ -115,7 +116,8 @@ Outcome<MaskOperand> read_input(const Arguments& arguments, const PeerFormat* pe
 }
 
 // Options that only some conversions have.
-Status check_options(const Arguments& arguments, const PeerFormat* from, const PeerFormat* to) {
+Status check_options(const Arguments& arguments, const InteropFormat* from,
+                     const InteropFormat* to) {
   for (const char* option : {"cells", "spec"}) {
     if (!arguments.has(option) || (from != nullptr && from->takes_cells)) continue;
     return usage_failure(
@@ -138,19 +140,19 @@ Status check_options(const Arguments& arguments, const PeerFormat* from, const P
   return Nothing{};
 }
 
-Outcome<ExitCode> export_peer(const PeerFormat& peer, const MaskOperand& input,
-                              const Arguments& arguments, Session& session) {
+Outcome<ExitCode> export_interop(const InteropFormat& interop, const MaskOperand& input,
+                                 const Arguments& arguments, Session& session) {
   const std::string output = *arguments.find("output");
   const BlockMask& mask = input.mask;
   FDMA_TRY(const BlockShape block, arguments.block(mask.block));
-  const std::string group = group_of(peer, arguments);
+  const std::string group = group_of(interop, arguments);
   const Waiting waiting("exporting", session.quiet || arguments.has("verbose"));
-  FDMA_TRY(const PeerGroup arrays, peer.write(mask, {block}));
+  FDMA_TRY(const InteropGroup arrays, interop.write(mask, {block}));
   Json document;
   document["input"] = input.label;
   document["output"] = output;
   Json& written = document["peer"];
-  written["format"] = peer.name;
+  written["format"] = interop.name;
   written["group"] = group;
   written["arrays"] = Json::array();
   std::string lines;
@@ -163,12 +165,12 @@ Outcome<ExitCode> export_peer(const PeerFormat& peer, const MaskOperand& input,
     bytes += static_cast<std::int64_t>(array.bytes.size());
   }
   written["bytes"] = bytes;
-  FDMA_TRY_VOID(write_peer_group(output, group, arrays));
+  FDMA_TRY_VOID(write_interop_group(output, group, arrays));
   if (arguments.has("json")) {
     session.out = json_text(document);
   } else if (!session.quiet) {
-    session.out = fmt::format("{}:{}\n  {}, {}\n{}  converted from {}\n", output, group, peer.name,
-                              bytes_text(bytes), lines, input.label);
+    session.out = fmt::format("{}:{}\n  {}, {}\n{}  converted from {}\n", output, group,
+                              interop.name, bytes_text(bytes), lines, input.label);
   }
   return ExitCode::ok;
 }
@@ -176,12 +178,12 @@ Outcome<ExitCode> export_peer(const PeerFormat& peer, const MaskOperand& input,
 Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   const auto output = arguments.find("output");
   if (!output) return usage_failure("--output: expected the file to write, got nothing");
-  const PeerFormat* from = find_peer_format(arguments.find("from").value_or(""));
-  const PeerFormat* to = find_peer_format(arguments.find("to").value_or(""));
+  const InteropFormat* from = find_interop_format(arguments.find("from").value_or(""));
+  const InteropFormat* to = find_interop_format(arguments.find("to").value_or(""));
   FDMA_TRY_VOID(check_options(arguments, from, to));
   FDMA_TRY([[maybe_unused]] const DenseReadOptions dense, dense_read_options(arguments));
   FDMA_TRY(MaskOperand input, read_input(arguments, from, to, session.quiet));
-  if (to != nullptr) return export_peer(*to, input, arguments, session);
+  if (to != nullptr) return export_interop(*to, input, arguments, session);
   FDMA_TRY(const MaskFormat format,
            arguments.format(input.is_dense ? MaskFormat::segment : input.mask.format()));
   FDMA_TRY(const BlockShape block, arguments.block(input.mask.block));
@@ -223,16 +225,16 @@ constexpr std::string_view kDescription =
     "additive floats (0 keeps; -inf and anything at or below --drop-below masks). They are "
     "read in row panels, so that memory stays bounded whatever their size.";
 
-OptionSpec peer_option(std::string_view name, std::string_view help) {
-  return {.name = name, .value = "LAYOUT", .help = help, .choices = peer_format_names()};
+OptionSpec interop_option(std::string_view name, std::string_view help) {
+  return {.name = name, .value = "LAYOUT", .help = help, .choices = interop_format_names()};
 }
 
 // "flex: PyTorch FlexAttention ..": a paragraph of the help.
-std::string peers_text() {
+std::string interop_text() {
   std::string text = "Layouts of other systems, as groups of an HDF5 file (docs/peer-formats.md): ";
   std::string_view separator;
-  for (const PeerFormat* peer : all_peer_formats()) {
-    text += fmt::format("{}{}, {}", separator, peer->name, peer->summary);
+  for (const InteropFormat* interop : all_interop_formats()) {
+    text += fmt::format("{}{}, {}", separator, interop->name, interop->summary);
     separator = "; ";
   }
   return text + ".";
@@ -242,7 +244,7 @@ std::string peers_text() {
 
 const Command& convert_command() {
   static const Command command = [] {
-    static const std::string description = std::string(kDescription) + "\n\n" + peers_text();
+    static const std::string description = std::string(kDescription) + "\n\n" + interop_text();
     Command made{
         .name = "convert",
         .summary = "any mask, dense HDF5 datasets included, to any format",
@@ -268,7 +270,7 @@ const Command& convert_command() {
                      .value = "NAME",
                      .help = "Name of the mask in the file (default: that of INPUT, or mask); with "
                              "--to, the group's path (default: after the layout)."},
-                    peer_option("from", "INPUT is a group with the arrays of this layout."),
+                    interop_option("from", "INPUT is a group with the arrays of this layout."),
                     {.name = "cells",
                      .value = "INPUT",
                      .help = "With --from flex: the mask that holds the cells of partial tiles, "
@@ -281,7 +283,8 @@ const Command& convert_command() {
                              "lengths, batch elements and heads of INPUT.",
                      .takes_file = true},
                     table_option(),
-                    peer_option("to", "Write the arrays of this layout instead of a mask file.")},
+                    interop_option("to",
+                                   "Write the arrays of this layout instead of a mask file.")},
         .examples = {{"fdma-maskc convert dense.h5:/mask --format bcsr --block 128x128 -o out.h5",
                       "A dense boolean dataset to block sparse rows:"},
                      {"fdma-maskc convert keep.h5:/attention_mask --dims bk -o padding.h5",

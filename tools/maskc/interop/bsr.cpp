@@ -4,15 +4,15 @@
 namespace fdma::maskc {
 namespace {
 
-Outcome<BlockMask> read(const PeerGroup& arrays, const PeerReadOptions& options) {
+Outcome<BlockMask> read(const InteropGroup& arrays, const InteropReadOptions& options) {
   const Result<BsrMatrix> matrix = bsr_from_group(arrays);
-  if (!matrix) return peer_failure(matrix.error());
+  if (!matrix) return interop_failure(matrix.error());
   Result<BlockMask> mask = block_mask_from_bsr(*matrix, options.block.value_or(BlockShape{}));
-  if (!mask) return peer_failure(mask.error());
+  if (!mask) return interop_failure(mask.error());
   return *std::move(mask);
 }
 
-Outcome<PeerGroup> write(const BlockMask& mask, const PeerWriteOptions& options) {
+Outcome<InteropGroup> write(const BlockMask& mask, const InteropWriteOptions& options) {
   BsrExportOptions bsr_options;
   bsr_options.block = options.block;
   FDMA_TRY(const BsrMatrix matrix, bsr_from_block_mask(mask, bsr_options));
@@ -21,12 +21,12 @@ Outcome<PeerGroup> write(const BlockMask& mask, const PeerWriteOptions& options)
 
 }  // namespace
 
-const PeerFormat& bsr_peer_format() {
-  static constexpr PeerFormat kFormat{.name = "bsr",
-                                      .summary = "a SciPy or cuSPARSE block sparse row matrix",
-                                      .group = "/bsr",
-                                      .read = read,
-                                      .write = write};
+const InteropFormat& bsr_interop_format() {
+  static constexpr InteropFormat kFormat{.name = "bsr",
+                                         .summary = "a SciPy or cuSPARSE block sparse row matrix",
+                                         .group = "/bsr",
+                                         .read = read,
+                                         .write = write};
   return kFormat;
 }
 

@@ -5,24 +5,24 @@
 namespace fdma::maskc {
 namespace {
 
-Outcome<BlockMask> read(const PeerGroup& arrays, const PeerReadOptions& options) {
+Outcome<BlockMask> read(const InteropGroup& arrays, const InteropReadOptions& options) {
   const Result<CuSeqlens> sequences = cu_seqlens_from_group(arrays);
-  if (!sequences) return peer_failure(sequences.error());
+  if (!sequences) return interop_failure(sequences.error());
   Result<BlockMask> mask =
       block_mask_from_cu_seqlens(*sequences, options.block.value_or(BlockShape{}));
-  if (!mask) return peer_failure(mask.error());
+  if (!mask) return interop_failure(mask.error());
   return *std::move(mask);
 }
 
-Outcome<PeerGroup> write(const BlockMask& mask, const PeerWriteOptions&) {
+Outcome<InteropGroup> write(const BlockMask& mask, const InteropWriteOptions&) {
   FDMA_TRY(const CuSeqlens sequences, cu_seqlens_from_block_mask(mask));
   return group_from_cu_seqlens(sequences);
 }
 
 }  // namespace
 
-const PeerFormat& cu_seqlens_peer_format() {
-  static constexpr PeerFormat kFormat{
+const InteropFormat& cu_seqlens_interop_format() {
+  static constexpr InteropFormat kFormat{
       .name = "cu_seqlens",
       .summary = "FlashAttention cu_seqlens_q and cu_seqlens_k with causal and window_size",
       .group = "/cu_seqlens",

@@ -4,18 +4,18 @@
 namespace fdma::maskc {
 namespace {
 
-Outcome<BlockMask> read(const PeerGroup& arrays, const PeerReadOptions& options) {
+Outcome<BlockMask> read(const InteropGroup& arrays, const InteropReadOptions& options) {
   const Result<FlexBlockMask> flex = flex_from_group(arrays);
-  if (!flex) return peer_failure(flex.error());
+  if (!flex) return interop_failure(flex.error());
   const MaskShape shape{flex->num_batches, flex->num_heads, {flex->q_len}, {flex->kv_len}};
   FDMA_TRY(const std::optional<BlockMask> cells, options.cells(shape));
   Result<BlockMask> mask = block_mask_from_flex(*flex, cells ? &*cells : nullptr);
-  if (!mask) return peer_failure(mask.error());
+  if (!mask) return interop_failure(mask.error());
   if (cells) mask->spec = cells->spec;
   return *std::move(mask);
 }
 
-Outcome<PeerGroup> write(const BlockMask& mask, const PeerWriteOptions& options) {
+Outcome<InteropGroup> write(const BlockMask& mask, const InteropWriteOptions& options) {
   FlexExportOptions flex_options;
   flex_options.block = options.block;
   FDMA_TRY(FlexBlockMask flex, flex_from_block_mask(mask, flex_options));
@@ -24,8 +24,8 @@ Outcome<PeerGroup> write(const BlockMask& mask, const PeerWriteOptions& options)
 
 }  // namespace
 
-const PeerFormat& flex_peer_format() {
-  static constexpr PeerFormat kFormat{
+const InteropFormat& flex_interop_format() {
+  static constexpr InteropFormat kFormat{
       .name = "flex",
       .summary = "PyTorch FlexAttention BlockMask: its fields by name, and FDMA's bitmaps",
       .group = "/block_mask",

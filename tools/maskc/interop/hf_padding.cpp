@@ -5,24 +5,24 @@
 namespace fdma::maskc {
 namespace {
 
-Outcome<BlockMask> read(const PeerGroup& arrays, const PeerReadOptions& options) {
+Outcome<BlockMask> read(const InteropGroup& arrays, const InteropReadOptions& options) {
   const Result<HfPadding> padding = hf_padding_from_group(arrays);
-  if (!padding) return peer_failure(padding.error());
+  if (!padding) return interop_failure(padding.error());
   Result<BlockMask> mask =
       block_mask_from_hf_padding(*padding, options.block.value_or(BlockShape{}));
-  if (!mask) return peer_failure(mask.error());
+  if (!mask) return interop_failure(mask.error());
   return *std::move(mask);
 }
 
-Outcome<PeerGroup> write(const BlockMask& mask, const PeerWriteOptions&) {
+Outcome<InteropGroup> write(const BlockMask& mask, const InteropWriteOptions&) {
   FDMA_TRY(const HfPadding padding, hf_padding_from_block_mask(mask));
   return group_from_hf_padding(padding);
 }
 
 }  // namespace
 
-const PeerFormat& hf_padding_peer_format() {
-  static constexpr PeerFormat kFormat{
+const InteropFormat& hf_padding_interop_format() {
+  static constexpr InteropFormat kFormat{
       .name = "hf_padding",
       .summary = "Hugging Face attention_mask [batch, keys] with the flag causal",
       .group = "/hf_padding",

@@ -151,7 +151,7 @@ TEST(ConversionBytes, AreAskedForBeforeTheyAreTaken) {
   }
 }
 
-TEST(ConversionBytes, AreAskedForByPeers) {
+TEST(ConversionBytes, AreAskedForByInterop) {
   if (has_address_sanitizer()) GTEST_SKIP() << "sanitizers take the address space";
   const std::string text = with_memory(kGiB, [&] {
     HfMaskExportOptions options;

@@ -370,16 +370,16 @@ TEST_F(ChunkIndex, IsCheckedForTensors) {
   EXPECT_THAT(tensor.error().message, HasSubstr("chunk coordinates [0, 0] after [32, 0]"));
 }
 
-TEST_F(ChunkIndex, IsCheckedForFieldsOfPeers) {
+TEST_F(ChunkIndex, IsCheckedForFieldsOfInteropGroups) {
   make("z", H5T_STD_I32LE);
   {
     FileEdit file(path_);
     file.group("g");
     file.move("mask", "g/values");
   }
-  ASSERT_TRUE(read_peer_group(path_, "/g"));
+  ASSERT_TRUE(read_interop_group(path_, "/g"));
   edit([](std::string& bytes) { set_coordinates(bytes, 4, 31, 31); });
-  const auto group = read_peer_group(path_, "/g");
+  const auto group = read_interop_group(path_, "/g");
   ASSERT_FALSE(group);
   EXPECT_EQ(group.error().code, ErrorCode::corrupt_file);
   EXPECT_THAT(group.error().message, HasSubstr("chunk coordinates [31, 31], expected multiples"));

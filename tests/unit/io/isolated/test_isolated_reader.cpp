@@ -82,7 +82,7 @@ TEST(IsolatedReader, ReadsWhatIsReadDirectly) {
   const auto table = reader.read_table(path, "/mask");
   ASSERT_TRUE(table) << table.error().message;
   EXPECT_EQ(table->bytes, read_table(path, "/mask")->bytes);
-  const auto group = reader.read_peer_group(path, "/");
+  const auto group = reader.read_interop_group(path, "/");
   ASSERT_TRUE(group) << group.error().message;
   EXPECT_EQ(group->arrays.size(), 2u);
   EXPECT_EQ(group->arrays.at("wrong").bytes, read_table(path, "/wrong")->bytes);
@@ -125,7 +125,7 @@ TEST(IsolatedReader, RejectsInTheSameWords) {
   expect_same_error(reader.read_dense_mask(text, "/mask"), read_dense_mask(text, "/mask"));
   expect_same_error(reader.list_masks(path), list_masks(path));
   expect_same_error(reader.read_mask(path), read_mask(path));
-  expect_same_error(reader.read_peer_group(path, "/mask"), read_peer_group(path, "/mask"));
+  expect_same_error(reader.read_interop_group(path, "/mask"), read_interop_group(path, "/mask"));
   expect_same_error(reader.read_table(text, "/t"), read_table(text, "/t"));
   EXPECT_EQ(reader.num_crashes(), 0);
 }

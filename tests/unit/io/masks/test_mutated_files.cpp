@@ -68,8 +68,8 @@ void print_row(const char* name, const Counts& counts) {
               static_cast<long long>(counts.too_large));
 }
 
-Result<BlockMask> read_peer(IsolatedReader& reader, const std::string& path, SeedKind kind) {
-  FDMA_TRY(const PeerGroup group, reader.read_peer_group(path, "/mask"));
+Result<BlockMask> read_interop(IsolatedReader& reader, const std::string& path, SeedKind kind) {
+  FDMA_TRY(const InteropGroup group, reader.read_interop_group(path, "/mask"));
   if (kind == SeedKind::flex) {
     FDMA_TRY(const FlexBlockMask flex, flex_from_group(group));
     return block_mask_from_flex(flex);
@@ -84,7 +84,7 @@ Result<BlockMask> read_peer(IsolatedReader& reader, const std::string& path, See
 
 Result<BlockMask> read(IsolatedReader& reader, const std::string& path, SeedKind kind) {
   if (kind == SeedKind::mask) return reader.read_mask(path);
-  if (kind != SeedKind::dense) return read_peer(reader, path, kind);
+  if (kind != SeedKind::dense) return read_interop(reader, path, kind);
   DenseReadOptions options;
   options.block = {16, 16};
   options.num_threads = 1;

@@ -66,7 +66,7 @@ class IsolatedReader {
   Result<BlockMask> read_dense_mask(const std::string& path, const std::string& dataset,
                                     const DenseReadOptions& options = {});
   Result<OwnedTable> read_table(const std::string& path, const std::string& dataset);
-  Result<PeerGroup> read_peer_group(const std::string& path, const std::string& group);
+  Result<InteropGroup> read_interop_group(const std::string& path, const std::string& group);
   Result<std::vector<std::string>> list_masks(const std::string& path);
   Result<BlockMask> read_mask(const std::string& path, const std::string& name = {});
   Result<bool> has_object(const std::string& path, const std::string& object);

@@ -8,7 +8,7 @@ namespace fdma {
 
 /// Errors: invalid_argument (a field is missing, unknown, of the wrong type or out of its range),
 /// shape_mismatch (extents).
-Result<CuSeqlens> cu_seqlens_from_group(const PeerGroup& group);
-PeerGroup group_from_cu_seqlens(const CuSeqlens& sequences);
+Result<CuSeqlens> cu_seqlens_from_group(const InteropGroup& group);
+InteropGroup group_from_cu_seqlens(const CuSeqlens& sequences);
 
 }  // namespace fdma

@@ -8,7 +8,7 @@ namespace fdma {
 
 /// Errors: invalid_argument (a field is missing, unknown, of the wrong type or out of its range),
 /// shape_mismatch (extents).
-Result<HfPadding> hf_padding_from_group(const PeerGroup& group);
-PeerGroup group_from_hf_padding(const HfPadding& padding);
+Result<HfPadding> hf_padding_from_group(const InteropGroup& group);
+InteropGroup group_from_hf_padding(const HfPadding& padding);
 
 }  // namespace fdma
