@@ -49,7 +49,7 @@ from backward_rows import BackwardCalls
 from decode_rows import DecodeProblem, DecodeShape, measure_decode
 from flex_programs import flex_program, mask_mod_of
 from make_report import git
-from mask_zoo import EVERY_TILE_PARTIAL, ZooMask, zoo_mask
+from mask_zoo import EVERY_TILE_PARTIAL, SuiteMask, zoo_mask
 
 Run = dict[str, Any]
 
@@ -326,7 +326,7 @@ class Measured:
         fdma: Any,
         torch: Any,
         problem: Problem,
-        mask: ZooMask,
+        mask: SuiteMask,
         profile: Any,
         form: str = "segments",
     ) -> None:
@@ -509,7 +509,7 @@ def flex_call(
 
 
 def cusparse_calls(
-    fdma: Any, torch: Any, problem: Problem, mask: ZooMask, predicate: Callable[[Any, Any], Any]
+    fdma: Any, torch: Any, problem: Problem, mask: SuiteMask, predicate: Callable[[Any, Any], Any]
 ) -> tuple[dict[str, Callable[[], object]], Run]:
     """Attention by cuSPARSE on bfloat16, on float16, which it has a product at given cells for, and
     with everything in float32, each by the fastest of its algorithms: calls, and what preparing

@@ -3,8 +3,8 @@
 //
 //   bench_compression <folder> <result.json> [<most tokens, default 131072>]
 //
-// The zoo's masks, learned top-k among them, at 8192, 32768 and 131072 tokens. Dense bits at 131072
-// tokens are 2 GiB: only for the masks of kDenseToo. Files stay in the folder as
+// The mask suite's masks, learned top-k among them, at 8192, 32768 and 131072 tokens. Dense bits at
+// 131072 tokens are 2 GiB: only for the masks of kDenseToo. Files stay in the folder as
 // <mask>-<tokens>-<format>.h5, where compression.py goes on with them.
 //
 // Times are CPU times of the process on one thread, the least of a few repetitions: the write ends
@@ -71,7 +71,7 @@ double least_us(Work&& work) {
   return 1e6 * least;
 }
 
-BlockMask compile(const fdma::zoo::ZooMask& mask) {
+BlockMask compile(const fdma::suite::SuiteMask& mask) {
   const fdma::MaskExpr expr = value_or_exit(fdma::parse_mask(mask.spec), mask.name);
   return value_or_exit(fdma::compile(expr, mask.bound_tables(), mask.shape, {}), mask.name);
 }
@@ -128,7 +128,7 @@ int main(int argc, char** argv) {
   document["rows"] = nlohmann::ordered_json::array();
   for (const std::int64_t tokens : kLengths) {
     if (tokens > most_tokens) continue;
-    for (const fdma::zoo::ZooMask& mask : fdma::zoo::mask_zoo(tokens)) {
+    for (const fdma::suite::SuiteMask& mask : fdma::suite::mask_suite(tokens)) {
       measure(mask.name, tokens, compile(mask), folder, document["rows"]);
     }
   }

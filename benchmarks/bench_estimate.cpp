@@ -1,12 +1,13 @@
-// Predicted against measured: attention of the mask zoo on the CPU at hand, at 4K and 8K tokens,
+// Predicted against measured: attention of the mask suite on the CPU at hand, at 4K and 8K tokens,
 // with head sizes 64 and 128, in float32 and bfloat16.
 //
 //   bench_estimate [--quick] [--cpu-time] [--threads N] [--json FILE]
 //
-// calibrate() measures the machine first; its masks are none of the zoo. Then, for each mask, one
-// row: predicted and measured time and their relative error; and for the order of alternatives
-// every tile shape of the profile at 4K tokens, column intervals both scanned and gathered, each
-// predicted and measured. Of several runs, taken in turns over all rows, the fastest counts.
+// calibrate() measures the machine first; its masks are none of the mask suite. Then, for each
+// mask, one row: predicted and measured time and their relative error; and for the order of
+// alternatives every tile shape of the profile at 4K tokens, column intervals both scanned and
+// gathered, each predicted and measured. Of several runs, taken in turns over all rows, the fastest
+// counts.
 // --quick: a quick calibration, 4K tokens, head size 64, float32 only. --cpu-time: measured is the
 // CPU time of the process over the threads, for machines that others use (exact for one thread).
 // benchmarks/run.sh stores the
@@ -82,7 +83,7 @@ double cpu_microseconds() {
 
 /// Random 16- or 32-bit elements in [-1, 1); bfloat16 by truncation.
 std::vector<std::uint8_t> random_elements(std::int64_t count, fdma::DType dtype) {
-  fdma::zoo::Random random(static_cast<std::uint64_t>(count));
+  fdma::suite::Random random(static_cast<std::uint64_t>(count));
   const auto size = static_cast<std::size_t>(fdma::size_bytes(dtype));
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(count) * size);
   for (std::size_t i = 0; i < bytes.size(); i += size) {
@@ -126,7 +127,7 @@ fdma::AttentionShape shape_of(std::int64_t tokens, fdma::DType dtype, std::int32
   return shape;
 }
 
-fdma::BlockMask compiled(const fdma::zoo::ZooMask& mask) {
+fdma::BlockMask compiled(const fdma::suite::SuiteMask& mask) {
   const fdma::MaskExpr expr = value_or_exit(fdma::parse_mask(mask.spec), mask.name);
   return value_or_exit(fdma::compile(expr, mask.bound_tables(), mask.shape), mask.name);
 }
@@ -180,13 +181,13 @@ class Runs {
   std::vector<fdma::AttentionPlan> plans_;
 };
 
-std::vector<Row> run_zoo(std::int64_t tokens, const fdma::KernelCosts& kernel,
-                         const fdma::DeviceProfile& profile, bool with_alternatives,
-                         bool cpu_time) {
+std::vector<Row> run_suite(std::int64_t tokens, const fdma::KernelCosts& kernel,
+                           const fdma::DeviceProfile& profile, bool with_alternatives,
+                           bool cpu_time) {
   Runs runs(shape_of(tokens, kernel.dtype, kernel.head_dim), profile);
-  for (const fdma::zoo::ZooMask& zoo_mask : fdma::zoo::mask_zoo(tokens)) {
-    const fdma::BlockMask mask = compiled(zoo_mask);
-    Row row{.mask = zoo_mask.name,
+  for (const fdma::suite::SuiteMask& suite_mask : fdma::suite::mask_suite(tokens)) {
+    const fdma::BlockMask mask = compiled(suite_mask);
+    Row row{.mask = suite_mask.name,
             .tokens = tokens,
             .dtype = kernel.dtype,
             .head_dim = kernel.head_dim,
@@ -341,7 +342,7 @@ int main(int argc, char** argv) {
     for (const std::int64_t tokens : {std::int64_t{4096}, std::int64_t{8192}}) {
       if (settings.quick && tokens > 4096) continue;
       const std::vector<Row> measured =
-          run_zoo(tokens, kernel, profile, tokens == 4096, settings.cpu_time);
+          run_suite(tokens, kernel, profile, tokens == 4096, settings.cpu_time);
       print_rows(measured);
       rows.insert(rows.end(), measured.begin(), measured.end());
     }

@@ -1,17 +1,17 @@
-// Predicted against measured on the GPU: attention of the mask zoo by the sm90 kernels in bfloat16,
-// forward, backward or both, head sizes 64 and 128, at 8K and 32K tokens with one sequence and 8
-// heads and at 8K, 32K and 128K with 32 heads (131,072 tokens in all).
+// Predicted against measured on the GPU: attention of the mask suite by the sm90 kernels in
+// bfloat16, forward, backward or both, head sizes 64 and 128, at 8K and 32K tokens with one
+// sequence and 8 heads and at 8K, 32K and 128K with 32 heads (131,072 tokens in all).
 //
 //   bench_estimate_gpu [--direction forward|backward|both] [--quick] [--device NAME|FILE]
 //                      [--seconds-each S] [--max-seconds S] [--json FILE]
 //
 // calibrate() measures the card first, unless --device names a profile; its masks are none of the
-// zoo. Then, for each shape and mask, one row: predicted and measured time and their relative
-// error. Measured is the median of device events, of 15 samples or as many as fit into a third of a
-// second (--seconds-each), at least 3, the card resting a millisecond for each call before a
-// sample; calls that take less than 0.3 ms run up to 8 times between two events. --quick: a quick
-// calibration and no sequences of 128K. benchmarks/gpu.sh stores the document and brings the tables
-// of docs/performance.md up to date. That results are right is for tests/gpu and
+// mask suite. Then, for each shape and mask, one row: predicted and measured time and their
+// relative error. Measured is the median of device events, of 15 samples or as many as fit into a
+// third of a second (--seconds-each), at least 3, the card resting a millisecond for each call
+// before a sample; calls that take less than 0.3 ms run up to 8 times between two events. --quick:
+// a quick calibration and no sequences of 128K. benchmarks/gpu.sh stores the document and brings
+// the tables of docs/performance.md up to date. That results are right is for tests/gpu and
 // bench_attention_gpu.py to say.
 #include <algorithm>
 #include <chrono>
@@ -238,8 +238,8 @@ void print_row(const Row& row) {
             << std::setw(7) << 100 * row.error() << " %" << std::noshowpos << std::endl;
 }
 
-std::vector<Row> run_zoo(const fdma::DeviceProfile& profile, const Settings& settings,
-                         Clock::time_point begin) {
+std::vector<Row> run_suite(const fdma::DeviceProfile& profile, const Settings& settings,
+                           Clock::time_point begin) {
   struct Shape {
     std::int64_t batch, tokens;
     std::int32_t heads;
@@ -261,20 +261,20 @@ std::vector<Row> run_zoo(const fdma::DeviceProfile& profile, const Settings& set
       of_head_dims.push_back(shape_of(each.batch, each.tokens, each.heads, head_dim));
       tensors.emplace_back(of_head_dims.back(), has_gradients);
     }
-    for (const fdma::zoo::ZooMask& zoo_mask : fdma::zoo::mask_zoo(each.tokens)) {
+    for (const fdma::suite::SuiteMask& suite_mask : fdma::suite::mask_suite(each.tokens)) {
       if (seconds_since(begin) > settings.max_seconds) return rows;
-      const fdma::MaskExpr expr = value_or_exit(fdma::parse_mask(zoo_mask.spec), zoo_mask.name);
+      const fdma::MaskExpr expr = value_or_exit(fdma::parse_mask(suite_mask.spec), suite_mask.name);
       const fdma::BlockMask mask = value_or_exit(
-          fdma::compile(expr, zoo_mask.bound_tables(), zoo_mask.shape), zoo_mask.name);
+          fdma::compile(expr, suite_mask.bound_tables(), suite_mask.shape), suite_mask.name);
       for (std::size_t i = 0; i < tensors.size(); ++i) {
         for (const fdma::Direction direction : settings.directions) {
           fdma::PlanOptions options;
           options.backend = fdma::Backend::sm90;
           options.direction = direction;
           const fdma::AttentionPlan plan =
-              value_or_exit(fdma::make_plan(mask, of_head_dims[i], {}, options), zoo_mask.name);
-          Row row{direction,   zoo_mask.name, each.batch,
-                  each.tokens, each.heads,    of_head_dims[i].head_dim};
+              value_or_exit(fdma::make_plan(mask, of_head_dims[i], {}, options), suite_mask.name);
+          Row row{direction,   suite_mask.name, each.batch,
+                  each.tokens, each.heads,      of_head_dims[i].head_dim};
           row.predicted_us = value_or_exit(fdma::estimate_plan(plan, profile), row.mask).time_us;
           Calls(plan, tensors[i], timer, settings.seconds_each).measure(row);
           print_row(row);
@@ -366,7 +366,7 @@ int main(int argc, char** argv) {
   const Clock::time_point begin = Clock::now();
   const fdma::DeviceProfile profile = profile_of(settings);
   const double calibration_seconds = settings.device.empty() ? seconds_since(begin) : 0;
-  const std::vector<Row> rows = run_zoo(profile, settings, begin);
+  const std::vector<Row> rows = run_suite(profile, settings, begin);
   std::vector<double> errors;
   for (const Row& row : rows) errors.push_back(std::abs(row.error()));
   std::cout << "error over " << rows.size() << " rows: median " << std::setprecision(1)

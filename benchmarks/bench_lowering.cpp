@@ -1,7 +1,7 @@
 // What compiling a mask costs, on one core: from a parsed expression to segment masks in 128 x 128
 // blocks (bind + lower; for topk selection as well), and parsing on its own.
 //
-// Cases: the mask zoo at 8K, 32K, 128K and 1M tokens, 263 packed documents at 1M, predicates that
+// Cases: the mask suite at 8K, 32K, 128K and 1M tokens, 263 packed documents at 1M, predicates that
 // need box form, every name of the language with random tables at 8K. Time is the CPU time of all
 // threads of the process, so that neither a second thread nor a busy machine flatters it; elapsed
 // time is reported too. For each, besides:
@@ -31,7 +31,7 @@
 
 namespace {
 
-using fdma::zoo::ZooMask;
+using fdma::suite::SuiteMask;
 
 constexpr double kMicrosecond = 1.0;
 constexpr double kMillisecond = 1000.0;
@@ -40,7 +40,7 @@ constexpr double kMiB = 1024.0 * 1024.0;
 
 /// One mask to compile, its goal (0: none), and what is measured once.
 struct Case {
-  ZooMask mask;
+  SuiteMask mask;
   double target_us = 0;
   double target_bytes = 0;
   bool counts_distinct =
@@ -54,7 +54,7 @@ struct Case {
 };
 
 template <class T>
-T value_or_exit(fdma::Result<T> result, const ZooMask& mask) {
+T value_or_exit(fdma::Result<T> result, const SuiteMask& mask) {
   if (!result) {
     std::cerr << mask.name << " (" << mask.spec << "): " << result.error().message << "\n";
     std::exit(1);
@@ -108,7 +108,7 @@ void lower(benchmark::State& state, Case& c) {
   if (has_target && c.target_bytes > 0) state.counters["target_bytes"] = c.target_bytes;
 }
 
-void parse(benchmark::State& state, const ZooMask& mask) {
+void parse(benchmark::State& state, const SuiteMask& mask) {
   for (auto _ : state) {
     benchmark::DoNotOptimize(fdma::parse_mask(mask.spec));
   }
@@ -126,15 +126,15 @@ void add_lower(const std::string& set, Case c) {
       ->MeasureProcessCPUTime();
 }
 
-void add_parse(const ZooMask& mask) {
+void add_parse(const SuiteMask& mask) {
   benchmark::RegisterBenchmark(("parse/" + mask.name).c_str(), [mask](benchmark::State& state) {
     parse(state, mask);
   })->Unit(benchmark::kMicrosecond);
 }
 
-void add_zoo() {
-  for (const std::int64_t seq_len : fdma::zoo::kZooLengths) {
-    for (ZooMask& mask : fdma::zoo::mask_zoo(seq_len)) {
+void add_suite() {
+  for (const std::int64_t seq_len : fdma::suite::kSuiteLengths) {
+    for (SuiteMask& mask : fdma::suite::mask_suite(seq_len)) {
       if (seq_len == 8192) add_parse(mask);
       Case c{std::move(mask)};
       if (seq_len == 131072) {
@@ -148,14 +148,14 @@ void add_zoo() {
       add_lower("zoo", std::move(c));
     }
   }
-  for (ZooMask& mask : fdma::zoo::packed_million()) {
+  for (SuiteMask& mask : fdma::suite::packed_million()) {
     add_lower("packed", Case{std::move(mask), 1 * kMillisecond, 4 * kMiB});
   }
 }
 
 void add_predicates() {
   for (const std::int64_t seq_len : {8192, 32768, 131072}) {
-    for (ZooMask& mask : fdma::zoo::predicates(seq_len)) {
+    for (SuiteMask& mask : fdma::suite::predicates(seq_len)) {
       if (seq_len == 8192) add_parse(mask);
       // A random table that large makes a million segments that share nothing: 0.5 GiB.
       if (mask.name == "table_tiles" && seq_len == 131072) continue;
@@ -165,7 +165,7 @@ void add_predicates() {
 }
 
 void add_names() {
-  for (ZooMask& mask : fdma::zoo::every_name(8192, 1)) {
+  for (SuiteMask& mask : fdma::suite::every_name(8192, 1)) {
     Case c{std::move(mask), 20 * kMillisecond};
     c.counts_distinct = true;
     add_lower("name", std::move(c));
@@ -178,7 +178,7 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::AddCustomContext("compiler", FDMA_COMPILER);
-  add_zoo();
+  add_suite();
   add_predicates();
   add_names();
   benchmark::RunSpecifiedBenchmarks();

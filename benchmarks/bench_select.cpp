@@ -34,7 +34,7 @@
 
 namespace {
 
-using fdma::zoo::Random;
+using fdma::suite::Random;
 
 constexpr std::int64_t kHeadDim = 128;
 constexpr std::int64_t kMaxValueBytes = std::int64_t{1} << 30;

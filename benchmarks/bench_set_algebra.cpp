@@ -1,6 +1,6 @@
 // What combining compiled masks costs, on one core: set operations, shifts, crops, transposition
 // and equality of masks of a million tokens, in equal and unequal blocks, the slowest of all pairs
-// of the zoo, and a cache eviction over 128K tokens.
+// of the mask suite, and a cache eviction over 128K tokens.
 //
 // The operands are compiled before; time is the CPU time of all threads of the process. For each:
 //   peak_bytes     heap memory at its peak during one operation, the result included, the operands
@@ -32,7 +32,7 @@
 namespace {
 
 using fdma::BlockMask;
-using fdma::zoo::ZooMask;
+using fdma::suite::SuiteMask;
 
 constexpr std::int64_t kMillion = 1048576;
 constexpr double kTargetMicroseconds = 5000.0;
@@ -47,14 +47,14 @@ T value_or_exit(fdma::Result<T> result, const std::string& what) {
   return *std::move(result);
 }
 
-BlockMask compile(const ZooMask& mask) {
+BlockMask compile(const SuiteMask& mask) {
   const fdma::Tables tables = mask.bound_tables();
   const fdma::MaskExpr expr = value_or_exit(fdma::parse_mask(mask.spec), mask.name);
   return value_or_exit(fdma::compile(expr, tables, mask.shape), mask.name);
 }
 
-BlockMask compile_zoo(const std::string& name, std::int64_t seq_len) {
-  for (const ZooMask& mask : fdma::zoo::mask_zoo(seq_len)) {
+BlockMask compile_suite(const std::string& name, std::int64_t seq_len) {
+  for (const SuiteMask& mask : fdma::suite::mask_suite(seq_len)) {
     if (mask.name == name) return compile(mask);
   }
   std::cerr << name << ": no such mask in the zoo\n";
@@ -73,8 +73,8 @@ BlockMask every_second_key() {
 
 using Operation = std::function<fdma::Result<BlockMask>()>;
 
-/// The slowest operation on two masks of the zoo (but those of learned keys, whose tables have an
-/// entry for each key), by its CPU time once they are warm.
+/// The slowest operation on two masks of the mask suite (but those of learned keys, whose tables
+/// have an entry for each key), by its CPU time once they are warm.
 struct Slowest {
   std::string label;
   fdma::SetOperation operation;
@@ -138,19 +138,19 @@ int main(int argc, char** argv) {
   const oneapi::tbb::global_control one_thread(oneapi::tbb::global_control::max_allowed_parallelism,
                                                1);
 
-  const BlockMask causal = compile_zoo("causal", kMillion);
-  const BlockMask window = compile(fdma::zoo::make_square("window", "window(1024)", kMillion));
-  const BlockMask documents = compile(fdma::zoo::packed_million().front());
-  const BlockMask sparse = compile_zoo("qk_sparse", kMillion);
+  const BlockMask causal = compile_suite("causal", kMillion);
+  const BlockMask window = compile(fdma::suite::make_square("window", "window(1024)", kMillion));
+  const BlockMask documents = compile(fdma::suite::packed_million().front());
+  const BlockMask sparse = compile_suite("qk_sparse", kMillion);
   const BlockMask window_64 = value_or_exit(
       fdma::convert(window, fdma::MaskFormat::segment, {64, 64}), "window in blocks of 64");
   const BlockMask window_form = value_or_exit(
       fdma::convert(window, fdma::MaskFormat::parametric, window.block), "window in closed form");
   const std::int64_t evicted_len = 131072;
-  const BlockMask evicted = compile_zoo("random_eviction", evicted_len);
+  const BlockMask evicted = compile_suite("random_eviction", evicted_len);
   const BlockMask evicted_again = value_or_exit(fdma::shift(evicted, 1000, 0), "eviction, later");
   const BlockMask window_128k =
-      compile(fdma::zoo::make_square("window", "window(8192)", evicted_len));
+      compile(fdma::suite::make_square("window", "window(8192)", evicted_len));
 
   add("and/1048576/causal,window", "causal and window(1024)", true,
       [&] { return fdma::intersect(causal, window); });
@@ -198,14 +198,14 @@ int main(int argc, char** argv) {
   const BlockMask stripes = every_second_key();
   add("and/1048576/causal,stripes", "causal and every second key", true,
       [&] { return fdma::intersect(causal, stripes); });
-  std::vector<std::pair<std::string, BlockMask>> zoo;
-  for (const ZooMask& mask : fdma::zoo::mask_zoo(kMillion)) {
+  std::vector<std::pair<std::string, BlockMask>> suite;
+  for (const SuiteMask& mask : fdma::suite::mask_suite(kMillion)) {
     if (mask.name == "random_eviction" || mask.name == "zoh_topk") continue;
-    zoo.emplace_back(mask.name, compile(mask));
+    suite.emplace_back(mask.name, compile(mask));
   }
-  const Slowest slowest = find_slowest(zoo);
+  const Slowest slowest = find_slowest(suite);
   add("slowest/1048576", "slowest of all pairs of the zoo: " + slowest.label, true, [&] {
-    return fdma::combine(zoo[slowest.a].second, zoo[slowest.b].second, slowest.operation);
+    return fdma::combine(suite[slowest.a].second, suite[slowest.b].second, slowest.operation);
   });
   add("shift/1048576/causal", "causal moved by (1000, 77)", true,
       [&] { return fdma::shift(causal, 1000, 77); });

@@ -4,8 +4,8 @@ Each mask is planned with columns = scan, gather, reorder and automatic, the sam
 predicted and measured times side by side show where the ways cross over, and what automatic plans
 lose against the best. Calls follow one another without a pause, some of them long, so what is
 predicted is the time of a card that the power limit has slowed down. Masks, by the name in place
-of an order of scores: random_eviction of the zoo; topk, the width best of independent scores;
-token_lists, for each 128 queries the same random tokens, an eighth of those before.
+of an order of scores: random_eviction of the mask suite; topk, the width best of independent
+scores; token_lists, for each 128 queries the same random tokens, an eighth of those before.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def gpu_summary(rows: list[Run]) -> str:
     return "\n".join(lines)
 
 
-def gpu_machine(result: Run) -> str:
+def gpu_fixture(result: Run) -> str:
     how = (
         f"calibrated just before in {result['calibration_seconds']:.0f} s"
         if result["calibrated_here"]
@@ -129,7 +129,7 @@ def gpu_tables(result: Run, suffix: str = "") -> dict[str, str]:
     rows = rows_of(result, "backward" if suffix else "forward")
     return {
         f"estimate-gpu{suffix}-summary": gpu_summary(rows),
-        f"estimate-gpu{suffix}-machine": gpu_machine(result),
+        f"estimate-gpu{suffix}-machine": gpu_fixture(result),
         f"estimate-gpu{suffix}": gpu_table(rows),
     }
 

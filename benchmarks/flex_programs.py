@@ -73,7 +73,7 @@ def empty_mask(torch: Any, heads: tuple[int, int], tokens: int, mask_mod: Any) -
 
 
 def compile_row(row: Row) -> None:
-    """Of the zoo."""
+    """Of the mask suite."""
     import torch
 
     shape = row.shape

@@ -14,7 +14,7 @@
 #   racecheck  the same, of a build where every lane arrives at barriers (FDMA_CUDA_EVERY_LANE_ARRIVES), for racecheck
 #              does not follow a warp that arrives by one lane
 #   select     benchmarks/bench_select_gpu.py: scores and selection beside a copy and PyTorch's topk
-#   estimate   benchmarks/bench_estimate_gpu: calibrates both directions, then predicts and measures the zoo, FDMA alone
+#   estimate   benchmarks/bench_estimate_gpu: calibrates both directions, then predicts and measures the mask suite, FDMA alone
 #   masks      benchmarks/bench_python.py: fdma.compile beside FlexAttention's create_block_mask
 #   dense      benchmarks/bench_attention_gpu.py: FDMA beside cuDNN, row by row (--rows chooses)
 #   backward   gradients beside cuDNN's, and what deterministic ones cost; backward_flex: beside FlexAttention's

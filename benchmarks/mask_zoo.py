@@ -27,7 +27,7 @@ NAMES = (
 )
 
 EVERY_TILE_PARTIAL = "every_tile_partial"
-"""Not of the zoo: two cells of three, every tile by a bitmap, for what a mask costs."""
+"""Not of the mask suite: two cells of three, every tile by a bitmap, for what a mask costs."""
 
 
 class SplitMix64:
@@ -71,7 +71,7 @@ def eviction_ends(tokens: int) -> list[int]:
 
 
 @dataclass
-class ZooMask:
+class SuiteMask:
     name: str
     spec: str
     tables: dict[str, Table] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class ZooMask:
         return lambda q, k: self.predicate(q, k, **columns)
 
 
-def zoo_mask(name: str, tokens: int) -> ZooMask:
+def zoo_mask(name: str, tokens: int) -> SuiteMask:
     """One of NAMES or EVERY_TILE_PARTIAL; `tokens`: a length of document_lengths.json."""
 
     def array(values: Sequence[int]) -> Table:
@@ -100,19 +100,19 @@ def zoo_mask(name: str, tokens: int) -> ZooMask:
     ids = array(np.repeat(np.arange(len(lengths)), lengths).tolist())
     window = tokens // 16
     if name == "full":
-        return ZooMask(name, "true", predicate=lambda q, k: (q >= 0) & (k >= 0))
+        return SuiteMask(name, "true", predicate=lambda q, k: (q >= 0) & (k >= 0))
     if name == EVERY_TILE_PARTIAL:
-        return ZooMask(name, "(q + k) % 3 != 0", predicate=lambda q, k: (q + k) % 3 != 0)
+        return SuiteMask(name, "(q + k) % 3 != 0", predicate=lambda q, k: (q + k) % 3 != 0)
     if name == "causal":
-        return ZooMask(name, "causal")
+        return SuiteMask(name, "causal")
     if name == "sliding_window":
-        return ZooMask(
+        return SuiteMask(
             name,
             f"causal & window({window})",
             predicate=lambda q, k: (q >= k) & (q - k < window),
         )
     if name == "causal_document":
-        return ZooMask(
+        return SuiteMask(
             name,
             "causal & documents(lengths=@len)",
             {"len": array(lengths)},
@@ -120,7 +120,7 @@ def zoo_mask(name: str, tokens: int) -> ZooMask:
             lambda q, k, doc: (q >= k) & (doc[q] == doc[k]),
         )
     if name == "document":
-        return ZooMask(
+        return SuiteMask(
             name,
             "documents(lengths=@len)",
             {"len": array(lengths)},
@@ -129,7 +129,7 @@ def zoo_mask(name: str, tokens: int) -> ZooMask:
         )
     if name == "share_question":
         parts = array(parts_of(lengths))
-        return ZooMask(
+        return SuiteMask(
             name,
             "causal & share_question(ids=@id, parts=@part)",
             {"id": ids, "part": parts},
@@ -139,14 +139,14 @@ def zoo_mask(name: str, tokens: int) -> ZooMask:
             ),
         )
     if name == "global_sliding_window":
-        return ZooMask(
+        return SuiteMask(
             name,
             f"global(16) | window({window}, {window})",
             predicate=lambda q, k: (k < 16) | (q < 16) | ((q - k <= window) & (k - q <= window)),
         )
     if name == "causal_blockwise":
         last = len(lengths) - 1
-        return ZooMask(
+        return SuiteMask(
             name,
             "causal_blockwise(ids=@id)",
             {"id": ids},
@@ -155,7 +155,7 @@ def zoo_mask(name: str, tokens: int) -> ZooMask:
         )
     if name == "prefix_lm_causal":
         half = tokens // 2
-        return ZooMask(
+        return SuiteMask(
             name, f"causal | prefix({half})", predicate=lambda q, k: (q >= k) | (k < half)
         )
     if name == "prefix_lm_document":
@@ -164,7 +164,7 @@ def zoo_mask(name: str, tokens: int) -> ZooMask:
             for prefix, length in zip(prefixes, lengths, strict=True)
             for i in range(length)
         ]
-        return ZooMask(
+        return SuiteMask(
             name,
             "prefix_documents(ids=@id, prefix=@p)",
             {"id": ids, "p": array(prefixes)},
@@ -179,7 +179,7 @@ def zoo_mask(name: str, tokens: int) -> ZooMask:
                 for _ in range(lengths[d])
             ]
         )
-        return ZooMask(
+        return SuiteMask(
             name,
             "causal & @visible_from[k] <= q",
             {"visible_from": visible_from},
@@ -188,7 +188,7 @@ def zoo_mask(name: str, tokens: int) -> ZooMask:
         )
     if name == "random_eviction":
         ends = array(eviction_ends(tokens))
-        return ZooMask(
+        return SuiteMask(
             name,
             "causal & q < @end[k]",
             {"end": ends},

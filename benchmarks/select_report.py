@@ -201,7 +201,7 @@ def host_machine(result: Run) -> str:
     )
 
 
-def gpu_machine(result: Run) -> str:
+def gpu_fixture(result: Run) -> str:
     return (
         f"{result['gpu']}, CUDA {result['cuda']}, PyTorch {result['torch']}; head_dim "
         f"{result['head_dim']}; commit {result['commit']}, {result['date']}."
@@ -222,7 +222,7 @@ def host_tables(result: Run) -> dict[str, str]:
 def gpu_tables(result: Run) -> dict[str, str]:
     return {
         "select-gpu-summary": gpu_summary(result),
-        "select-gpu-machine": gpu_machine(result),
+        "select-gpu-machine": gpu_fixture(result),
         "select-gpu-scores": gpu_scores_table(result),
         "select-gpu": gpu_selection_table(result),
         "select-gpu-incremental": gpu_incremental_table(result),

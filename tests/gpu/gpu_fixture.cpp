@@ -6,20 +6,20 @@
 
 namespace fdma::gpu_test {
 
-unsigned char* GpuMachine::allocate(std::int64_t bytes) {
+unsigned char* GpuFixture::allocate(std::int64_t bytes) {
   void* memory = nullptr;
   require(cudaMalloc(&memory, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1))),
           "cudaMalloc");
   return static_cast<unsigned char*>(memory);
 }
 
-void GpuMachine::release(unsigned char* memory) { cudaFree(memory); }
+void GpuFixture::release(unsigned char* memory) { cudaFree(memory); }
 
-void GpuMachine::write(unsigned char* to, const unsigned char* from, std::int64_t bytes) {
+void GpuFixture::write(unsigned char* to, const unsigned char* from, std::int64_t bytes) {
   require(cudaMemcpy(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice), "write");
 }
 
-void GpuMachine::read(unsigned char* to, const unsigned char* from, std::int64_t bytes) {
+void GpuFixture::read(unsigned char* to, const unsigned char* from, std::int64_t bytes) {
   require(cudaMemcpy(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost), "read");
 }
 
@@ -39,14 +39,14 @@ Result<void> run(const AttentionPlan& plan, const UploadOptions& options, const 
 
 }  // namespace
 
-Result<void> GpuMachine::forward(const AttentionPlan& plan, const AttentionTensors& tensors,
+Result<void> GpuFixture::forward(const AttentionPlan& plan, const AttentionTensors& tensors,
                                  const AttentionOptions& options) {
   return run(plan, {}, "attention_forward", [&](const DevicePlan& device_plan, void* workspace) {
     return attention_forward(device_plan, tensors, workspace, nullptr, options);
   });
 }
 
-Result<void> GpuMachine::backward(const AttentionPlan& plan, const BackwardTensors& tensors,
+Result<void> GpuFixture::backward(const AttentionPlan& plan, const BackwardTensors& tensors,
                                   const BackwardOptions& options) {
   return run(plan, {options.deterministic}, "attention_backward",
              [&](const DevicePlan& device_plan, void* workspace) {
@@ -54,7 +54,7 @@ Result<void> GpuMachine::backward(const AttentionPlan& plan, const BackwardTenso
              });
 }
 
-testing::ReferenceRows GpuMachine::reference(const testing::ReferenceProblem& problem) {
+testing::ReferenceRows GpuFixture::reference(const testing::ReferenceProblem& problem) {
   return reference_ == ReferenceOn::host ? testing::reference_on_host(problem)
                                          : reference_on_device(problem);
 }

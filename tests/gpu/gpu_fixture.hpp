@@ -1,4 +1,4 @@
-// Attention trials on the GPU.
+// Attention cases on the GPU.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace fdma::gpu_test {
 
-/// Where the references of trials are computed.
+/// Where the references of cases are computed.
 enum class ReferenceOn : std::uint8_t {
   device,  ///< by the kernels of reference_rows.hpp
   host,    ///< slowly; no kernel but attention runs
@@ -17,9 +17,9 @@ enum class ReferenceOn : std::uint8_t {
 
 /// The sm90 backend on the current device. Uploads the plan for each run; the workspace is filled
 /// with 0xff before and has canaries around it.
-class GpuMachine : public testing::AttentionMachine {
+class GpuFixture : public testing::BackendFixture {
  public:
-  explicit GpuMachine(ReferenceOn reference = ReferenceOn::device) : reference_(reference) {}
+  explicit GpuFixture(ReferenceOn reference = ReferenceOn::device) : reference_(reference) {}
 
   Backend backend() const override { return Backend::sm90; }
   Device device() const override { return Device::cuda; }

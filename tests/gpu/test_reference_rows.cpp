@@ -1,4 +1,4 @@
-// The reference on the GPU is that of tests/reference: what the trials there compare with.
+// The reference on the GPU is that of tests/reference: what the cases there compare with.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace fdma {
 namespace {
 
-using testing::AttentionTrial;
+using testing::BackendAttentionCase;
+using testing::CaseChoice;
 using testing::MaskCase;
-using testing::TrialChoice;
 
 TEST(ReferenceRows, AreThoseOfTheHost) {
   FDMA_SKIP_WITHOUT_HOPPER();
@@ -21,15 +21,15 @@ TEST(ReferenceRows, AreThoseOfTheHost) {
   const MaskCase mask = testing::combined(
       "two", 2, 1, {testing::column_case(rng, 150, 300), testing::tile_case(rng, 70, 190)},
       {128, 128});
-  gpu_test::GpuMachine machine;
+  gpu_test::GpuFixture fixture;
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
-    TrialChoice choice;
+    CaseChoice choice;
     choice.dtype = dtype;
     choice.head_dim = 64;
     choice.layout = testing::Layout::padded;
     choice.has_bias = dtype == DType::float16;
-    const AttentionTrial trial(machine, mask, {2, 4, 2}, choice);
-    const testing::ReferenceProblem problem = trial.problem();
+    const BackendAttentionCase test_case(fixture, mask, {2, 4, 2}, choice);
+    const testing::ReferenceProblem problem = test_case.problem();
     const auto host = testing::reference_on_host(problem);
     const auto device = gpu_test::reference_on_device(problem);
     ASSERT_EQ(device.out.size(), host.out.size());

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-namespace fdma::zoo {
+namespace fdma::suite {
 namespace {
 
 /// The document of each token.
@@ -92,7 +92,7 @@ DocumentSample scaled(const DocumentSample& sample, std::int64_t seq_len) {
 }  // namespace
 
 DocumentSample document_sample(std::int64_t seq_len) {
-  if (seq_len < kZooLengths[0]) return scaled(document_sample(kZooLengths[0]), seq_len);
+  if (seq_len < kSuiteLengths[0]) return scaled(document_sample(kSuiteLengths[0]), seq_len);
   std::ifstream file(FDMA_DOCUMENT_LENGTHS);
   const auto json = nlohmann::json::parse(file, nullptr, false);
   const std::int64_t sampled_len = seq_len > 131072 ? 131072 : seq_len;
@@ -113,19 +113,19 @@ DocumentSample document_sample(std::int64_t seq_len) {
   return sample;
 }
 
-std::vector<ZooMask> mask_zoo(std::int64_t seq_len) {
+std::vector<SuiteMask> mask_suite(std::int64_t seq_len) {
   const DocumentSample sample = document_sample(seq_len);
   Random random(static_cast<std::uint64_t>(seq_len));
-  const ZooTable lengths = integers(sample.lengths);
-  const ZooTable ids = integers(ids_of(sample.lengths));
+  const SuiteTable lengths = integers(sample.lengths);
+  const SuiteTable ids = integers(ids_of(sample.lengths));
   const std::string sixteenth = std::to_string(seq_len / 16);
   const std::string width = std::to_string(std::max<std::int64_t>(seq_len / 16, 1));
 
-  std::vector<ZooMask> zoo;
+  std::vector<SuiteMask> suite;
   const auto add = [&](const char* name, const std::string& spec,
-                       std::map<std::string, ZooTable, std::less<>> tables = {}) {
-    zoo.push_back(make_square(name, spec, seq_len));
-    zoo.back().tables = std::move(tables);
+                       std::map<std::string, SuiteTable, std::less<>> tables = {}) {
+    suite.push_back(make_square(name, spec, seq_len));
+    suite.back().tables = std::move(tables);
   };
   add("full", "true");
   add("causal", "causal");
@@ -146,19 +146,19 @@ std::vector<ZooMask> mask_zoo(std::int64_t seq_len) {
   add("zoh_topk",
       "causal & topk(@score, " + std::to_string(std::max<std::int64_t>(seq_len / 64, 1)) + ")",
       {{"score", floats(random_scores(seq_len, random))}});
-  return zoo;
+  return suite;
 }
 
-std::vector<ZooMask> packed_million() {
+std::vector<SuiteMask> packed_million() {
   constexpr std::int64_t kLen = 1048576;
   Random random(263);
-  const ZooTable lengths = integers(random_lengths(kLen, 263, random));
-  std::vector<ZooMask> masks;
+  const SuiteTable lengths = integers(random_lengths(kLen, 263, random));
+  std::vector<SuiteMask> masks;
   masks.push_back(make_square("packed_263", "causal & documents(lengths=@len)", kLen));
   masks.push_back(
       make_square("packed_263_window", "causal & window(1024) & documents(lengths=@len)", kLen));
-  for (ZooMask& mask : masks) mask.tables.emplace("len", lengths);
+  for (SuiteMask& mask : masks) mask.tables.emplace("len", lengths);
   return masks;
 }
 
-}  // namespace fdma::zoo
+}  // namespace fdma::suite

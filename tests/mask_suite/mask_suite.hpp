@@ -6,10 +6,10 @@
 
 #include "suite_mask.hpp"
 
-namespace fdma::zoo {
+namespace fdma::suite {
 
-/// Lengths at which the zoo is defined.
-inline constexpr std::int64_t kZooLengths[] = {8192, 32768, 131072, 1048576};
+/// Lengths at which the mask suite is defined.
+inline constexpr std::int64_t kSuiteLengths[] = {8192, 32768, 131072, 1048576};
 
 /// Packed documents of one sequence: the first sample of tests/data/document_lengths.json for 8192,
 /// 32768 and 131072 tokens, that of 131072 eight times for 1048576, that of 8192 scaled down for
@@ -21,7 +21,7 @@ struct DocumentSample {
 };
 DocumentSample document_sample(std::int64_t seq_len);
 
-/// The thirteen masks, q_len = kv_len = seq_len (one of kZooLengths, or less for unit tests), by
+/// The thirteen masks, q_len = kv_len = seq_len (one of kSuiteLengths, or less for unit tests), by
 /// name:
 ///   full                   true
 ///   causal                 k <= q
@@ -39,9 +39,9 @@ DocumentSample document_sample(std::int64_t seq_len);
 ///                          far is evicted, so that half of the keys go
 ///   zoh_topk               k <= q and k among the S/64 (2048 at 128K) highest-scored keys of
 ///                          [0, q]; independent random scores, as those of values are at first
-std::vector<ZooMask> mask_zoo(std::int64_t seq_len);
+std::vector<SuiteMask> mask_suite(std::int64_t seq_len);
 
 /// Causal over 1048576 tokens in 263 documents of random lengths, without and with window(1024).
-std::vector<ZooMask> packed_million();
+std::vector<SuiteMask> packed_million();
 
-}  // namespace fdma::zoo
+}  // namespace fdma::suite

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-namespace fdma::zoo {
+namespace fdma::suite {
 namespace {
 
 /// `count` integers in [0, bound), each repeated `run` times.
@@ -27,25 +27,26 @@ std::vector<std::int32_t> consecutive_ids(std::int64_t n, std::int64_t count, Ra
 }
 
 /// begin and end of random intervals, constant over `run` neighbours.
-std::pair<ZooTable, ZooTable> random_intervals(std::int64_t n, std::int64_t run, Random& random) {
+std::pair<SuiteTable, SuiteTable> random_intervals(std::int64_t n, std::int64_t run,
+                                                   Random& random) {
   std::vector<std::int32_t> begin = random_runs(n, run, n, random);
   std::vector<std::int32_t> end = random_runs(n, run, n + 1, random);
   return {integers(std::move(begin)), integers(std::move(end))};
 }
 
-ZooTable random_booleans(std::int64_t rows, std::int64_t columns, int percent, Random& random) {
+SuiteTable random_booleans(std::int64_t rows, std::int64_t columns, int percent, Random& random) {
   std::vector<std::uint8_t> values(static_cast<std::size_t>(rows * columns));
   for (auto& value : values) value = random.below(100) < percent ? 1 : 0;
-  ZooTable table = booleans(std::move(values));
+  SuiteTable table = booleans(std::move(values));
   if (rows > 1) table.extents = {rows, columns};
   return table;
 }
 
 /// A dense n x n mask whose 128 x 128 blocks are copies of eight random ones.
-ZooTable bits_of_patterns(std::int64_t n, Random& random) {
+SuiteTable bits_of_patterns(std::int64_t n, Random& random) {
   constexpr std::int64_t kSide = 128;
   constexpr std::int64_t kPatterns = 8;
-  const ZooTable patterns = random_booleans(kPatterns, kSide * kSide, 50, random);
+  const SuiteTable patterns = random_booleans(kPatterns, kSide * kSide, 50, random);
   std::vector<std::uint8_t> values(static_cast<std::size_t>(n * n));
   for (std::int64_t block_row = 0; block_row < n / kSide; ++block_row) {
     for (std::int64_t block_column = 0; block_column < n / kSide; ++block_column) {
@@ -56,18 +57,18 @@ ZooTable bits_of_patterns(std::int64_t n, Random& random) {
       }
     }
   }
-  ZooTable table = booleans(std::move(values));
+  SuiteTable table = booleans(std::move(values));
   table.extents = {n, n};
   return table;
 }
 
 }  // namespace
 
-std::vector<ZooMask> predicates(std::int64_t n) {
+std::vector<SuiteMask> predicates(std::int64_t n) {
   Random random(static_cast<std::uint64_t>(n));
   const std::string half = std::to_string(n / 2);
   const std::string height = std::to_string(n / 128);
-  std::vector<ZooMask> masks;
+  std::vector<SuiteMask> masks;
   masks.push_back(make_square("modular", "(q // 5) % 7 == (k // 5) % 7 & causal", n));
   masks.push_back(make_square("dilated_band", "abs(q - k) <= 300 & (q - k) % 4 == 0", n));
   masks.push_back(make_square("head_windows", "k <= q & q - k < 32 * shl(1, h % 4)", n));
@@ -79,12 +80,12 @@ std::vector<ZooMask> predicates(std::int64_t n) {
   return masks;
 }
 
-std::vector<ZooMask> every_name(std::int64_t n, std::uint64_t seed) {
+std::vector<SuiteMask> every_name(std::int64_t n, std::uint64_t seed) {
   Random random(seed);
   const auto text = [](std::int64_t value) { return std::to_string(value); };
-  std::vector<ZooMask> masks;
+  std::vector<SuiteMask> masks;
   const auto add = [&](const char* name, const std::string& spec,
-                       std::map<std::string, ZooTable, std::less<>> tables = {}) {
+                       std::map<std::string, SuiteTable, std::less<>> tables = {}) {
     masks.push_back(make_square(name, spec, n));
     masks.back().tables = std::move(tables);
   };
@@ -98,7 +99,7 @@ std::vector<ZooMask> every_name(std::int64_t n, std::uint64_t seed) {
   const std::vector<std::int32_t> lengths = random_lengths(n - 100, 24, random);
   std::vector<std::int32_t> cu_seqlens{0};
   for (const std::int32_t length : lengths) cu_seqlens.push_back(cu_seqlens.back() + length);
-  const ZooTable ids = integers(consecutive_ids(n, 24, random));
+  const SuiteTable ids = integers(consecutive_ids(n, 24, random));
   add("documents_lengths", "documents(lengths=@t)", {{"t", integers(lengths)}});
   add("documents_cu_seqlens", "documents(cu_seqlens=@t)", {{"t", integers(cu_seqlens)}});
   add("documents_ids", "documents(ids=@t)", {{"t", integers(random_runs(n, 1, 8, random))}});
@@ -123,7 +124,7 @@ std::vector<ZooMask> every_name(std::int64_t n, std::uint64_t seed) {
   add("padding_left", "padding(lengths=@t, side=left)", {{"t", integers({padded_len})}});
   for (const auto& [suffix, run] : {std::pair{"", 1}, std::pair{"_blocks", 256}}) {
     const auto [begin, end] = random_intervals(n, run, random);
-    const std::map<std::string, ZooTable, std::less<>> tables{{"b", begin}, {"e", end}};
+    const std::map<std::string, SuiteTable, std::less<>> tables{{"b", begin}, {"e", end}};
     add((std::string("intervals") + suffix).c_str(), "intervals(begin=@b, end=@e)", tables);
     add((std::string("rows") + suffix).c_str(), "rows(begin=@b, end=@e)", tables);
   }
@@ -140,4 +141,4 @@ std::vector<ZooMask> every_name(std::int64_t n, std::uint64_t seed) {
   return masks;
 }
 
-}  // namespace fdma::zoo
+}  // namespace fdma::suite

@@ -4,46 +4,46 @@
 #include <set>
 #include <utility>
 
-namespace fdma::zoo {
+namespace fdma::suite {
 
-TensorView ZooTable::view() const {
+TensorView SuiteTable::view() const {
   const void* data = integers.data();
   if (dtype == DType::boolean) data = booleans.data();
   if (dtype == DType::float32) data = floats.data();
   return make_contiguous_view(data, dtype, static_cast<int>(extents.size()), extents.data());
 }
 
-ZooTable integers(std::vector<std::int32_t> values) {
-  ZooTable table;
+SuiteTable integers(std::vector<std::int32_t> values) {
+  SuiteTable table;
   table.extents = {static_cast<std::int64_t>(values.size())};
   table.integers = std::move(values);
   return table;
 }
 
-ZooTable booleans(std::vector<std::uint8_t> values) {
-  ZooTable table;
+SuiteTable booleans(std::vector<std::uint8_t> values) {
+  SuiteTable table;
   table.dtype = DType::boolean;
   table.extents = {static_cast<std::int64_t>(values.size())};
   table.booleans = std::move(values);
   return table;
 }
 
-ZooTable floats(std::vector<float> values) {
-  ZooTable table;
+SuiteTable floats(std::vector<float> values) {
+  SuiteTable table;
   table.dtype = DType::float32;
   table.extents = {static_cast<std::int64_t>(values.size())};
   table.floats = std::move(values);
   return table;
 }
 
-Tables ZooMask::bound_tables() const {
+Tables SuiteMask::bound_tables() const {
   Tables bound;
   for (const auto& [table_name, table] : tables) bound.emplace(table_name, table.view());
   return bound;
 }
 
-ZooMask make_square(std::string name, std::string spec, std::int64_t n) {
-  ZooMask mask;
+SuiteMask make_square(std::string name, std::string spec, std::int64_t n) {
+  SuiteMask mask;
   mask.name = std::move(name);
   mask.spec = std::move(spec);
   mask.shape.q_lens = {n};
@@ -79,4 +79,4 @@ std::vector<std::int32_t> random_lengths(std::int64_t total, std::int64_t count,
   return lengths;
 }
 
-}  // namespace fdma::zoo
+}  // namespace fdma::suite

@@ -1,4 +1,4 @@
-// ZooMask: a mask specification with the tables and lengths that it is bound to.
+// SuiteMask: a mask specification with the tables and lengths that it is bound to.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 #include "fdma/formats/block_mask.hpp"
 #include "fdma/masks/tables.hpp"
 
-namespace fdma::zoo {
+namespace fdma::suite {
 
 /// An owned table: `integers`, `booleans` or `floats` is filled, by dtype (int32, boolean or
 /// float32: scores of topk), row-major.
-struct ZooTable {
+struct SuiteTable {
   DType dtype = DType::int32;
   std::vector<std::int64_t> extents;
   std::vector<std::int32_t> integers;
@@ -30,21 +30,21 @@ struct ZooTable {
 };
 
 /// 1-dimensional tables.
-ZooTable integers(std::vector<std::int32_t> values);
-ZooTable booleans(std::vector<std::uint8_t> values);
-ZooTable floats(std::vector<float> values);
+SuiteTable integers(std::vector<std::int32_t> values);
+SuiteTable booleans(std::vector<std::uint8_t> values);
+SuiteTable floats(std::vector<float> values);
 
-struct ZooMask {
+struct SuiteMask {
   std::string name;
   std::string spec;
   MaskShape shape;
-  std::map<std::string, ZooTable, std::less<>> tables;
+  std::map<std::string, SuiteTable, std::less<>> tables;
 
   Tables bound_tables() const;  ///< borrows
 };
 
 /// A mask of q_len = kv_len = n, one batch element, one head.
-ZooMask make_square(std::string name, std::string spec, std::int64_t n);
+SuiteMask make_square(std::string name, std::string spec, std::int64_t n);
 
 /// Random numbers that are the same everywhere (SplitMix64; the standard distributions are not).
 class Random {
@@ -61,4 +61,4 @@ class Random {
 /// `count` random positive lengths that add up to `total`; count <= total.
 std::vector<std::int32_t> random_lengths(std::int64_t total, std::int64_t count, Random& random);
 
-}  // namespace fdma::zoo
+}  // namespace fdma::suite

@@ -1,4 +1,5 @@
-// The segment iterator gives the same tiles on the device as on the host, for the plans of the zoo.
+// The segment iterator gives the same tiles on the device as on the host, for the plans of the mask
+// suite.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -80,10 +81,10 @@ class SegmentIteratorOnDevice : public ::testing::Test {
   }
 };
 
-TEST_F(SegmentIteratorOnDevice, WalksThePlansOfTheZooAsTheHostDoes) {
+TEST_F(SegmentIteratorOnDevice, WalksThePlansOfTheMaskSuiteAsTheHostDoes) {
   std::int64_t num_compared = 0;
   for (const BlockShape tile : {BlockShape{128, 128}, {64, 128}, {128, 64}, {16, 16}}) {
-    for (const testing::MaskCase& each : testing::zoo_cases(300, 500, {128, 128})) {
+    for (const testing::MaskCase& each : testing::suite_cases(300, 500, {128, 128})) {
       for (const ColumnMode mode : {ColumnMode::scan, ColumnMode::gather}) {
         PlanOptions options;
         options.tile = tile;

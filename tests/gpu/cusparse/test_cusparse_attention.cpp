@@ -15,25 +15,25 @@
 namespace fdma {
 namespace {
 
-using gpu_test::GpuMachine;
+using gpu_test::GpuFixture;
 using gpu_test::ReferenceOn;
 using gpu_test::require;
-using testing::AttentionTrial;
+using testing::BackendAttentionCase;
+using testing::CaseChoice;
+using testing::CaseHeads;
 using testing::Cells;
 using ::testing::HasSubstr;
 using testing::MaskCase;
-using testing::TrialChoice;
-using testing::TrialHeads;
 
 constexpr BlockShape kBlock{128, 128};
 
-// Attention trials by cuSPARSE. The plan of a trial says no more than shape and score; one for the
+// Attention cases by cuSPARSE. The plan of a case says no more than shape and score; one for the
 // CPU takes every type and head size.
-class CusparseMachine : public GpuMachine {
+class CusparseFixture : public GpuFixture {
  public:
-  CusparseMachine(const MaskCase& mask, CusparseOptions options,
+  CusparseFixture(const MaskCase& mask, CusparseOptions options,
                   ReferenceOn reference = ReferenceOn::device)
-      : GpuMachine(reference), mask_(mask), options_(std::move(options)) {}
+      : GpuFixture(reference), mask_(mask), options_(std::move(options)) {}
 
   Backend backend() const override { return Backend::cpu; }
   Result<void> forward(const AttentionPlan& plan, const AttentionTensors& tensors,
@@ -61,7 +61,7 @@ class CusparseOnGpu : public ::testing::Test {
   }
 };
 
-class CusparseZooOnGpu : public CusparseOnGpu, public ::testing::WithParamInterface<int> {};
+class CusparseMaskSuiteOnGpu : public CusparseOnGpu, public ::testing::WithParamInterface<int> {};
 
 CusparseOptions options_of(CusparsePrecision precision, bool has_wide_indices = false,
                            CusparseSpmm spmm = CusparseSpmm::alg3) {
@@ -72,44 +72,45 @@ CusparseOptions options_of(CusparsePrecision precision, bool has_wide_indices = 
   return options;
 }
 
-std::string check_by_cusparse(const MaskCase& mask, const TrialHeads& heads,
-                              const TrialChoice& choice, const CusparseOptions& options,
+std::string check_by_cusparse(const MaskCase& mask, const CaseHeads& heads,
+                              const CaseChoice& choice, const CusparseOptions& options,
                               ReferenceOn reference = ReferenceOn::device) {
-  CusparseMachine machine(mask, options, reference);
-  const std::string wrong = testing::check_trial(machine, mask, heads, choice);
+  CusparseFixture fixture(mask, options, reference);
+  const std::string wrong = testing::check_case(fixture, mask, heads, choice);
   if (wrong.empty()) return wrong;
   return wrong + (options.precision == CusparsePrecision::tensor ? " in the tensors' types"
                                                                  : " in float32");
 }
 
-TEST_P(CusparseZooOnGpu, IsAsAccurateAsAnExplicitProduct) {
+TEST_P(CusparseMaskSuiteOnGpu, IsAsAccurateAsAnExplicitProduct) {
   int number = 0;
-  for (const testing::TrialCase& trial : testing::zoo_trials(GetParam(), 3)) {
+  for (const testing::BackendCase& test_case : testing::mask_suite_cases(GetParam(), 3)) {
     const auto precision =
         number++ % 2 == 0 ? CusparsePrecision::float32 : CusparsePrecision::tensor;
     const auto spmm = number % 3 == 0 ? CusparseSpmm::alg2 : CusparseSpmm::alg3;
-    testing::TrialChoice choice = trial.choice;
+    testing::CaseChoice choice = test_case.choice;
     choice.wants_out_low = false;
-    ASSERT_EQ(check_by_cusparse(*trial.mask, trial.heads, choice,
+    ASSERT_EQ(check_by_cusparse(*test_case.mask, test_case.heads, choice,
                                 options_of(precision, number % 4 == 0, spmm)),
               "");
   }
 }
 
 // 2,048 tokens, every row: both ways are within their bounds of float64, and of each other.
-TEST_P(CusparseZooOnGpu, AgreesWithTheAttentionKernel) {
-  const zoo::ZooMask zoo_mask = zoo::mask_zoo(2048)[static_cast<std::size_t>(GetParam())];
-  const MaskCase mask = testing::compiled_case(zoo_mask, kBlock);
-  TrialChoice choice;
+TEST_P(CusparseMaskSuiteOnGpu, AgreesWithTheAttentionKernel) {
+  const suite::SuiteMask suite_mask = suite::mask_suite(2048)[static_cast<std::size_t>(GetParam())];
+  const MaskCase mask = testing::compiled_case(suite_mask, kBlock);
+  CaseChoice choice;
   choice.rows_per_head = 32;
-  GpuMachine kernel;
-  CusparseMachine library(mask, options_of(CusparsePrecision::float32));
-  const TrialHeads heads{2, 4, 2};
-  AttentionTrial by_kernel(kernel, mask, heads, choice), by_library(library, mask, heads, choice);
-  for (AttentionTrial* trial : {&by_kernel, &by_library}) {
-    const auto ran = trial->run();
+  GpuFixture kernel;
+  CusparseFixture library(mask, options_of(CusparsePrecision::float32));
+  const CaseHeads heads{2, 4, 2};
+  BackendAttentionCase by_kernel(kernel, mask, heads, choice),
+      by_library(library, mask, heads, choice);
+  for (BackendAttentionCase* test_case : {&by_kernel, &by_library}) {
+    const auto ran = test_case->run();
     ASSERT_TRUE(ran) << ran.error().message;
-    ASSERT_EQ(trial->check(), "");
+    ASSERT_EQ(test_case->check(), "");
   }
   double largest = 0, out_difference = 0, lse_difference = 0;
   for (std::int64_t b = 0; b < 2; ++b) {
@@ -134,8 +135,8 @@ TEST_P(CusparseZooOnGpu, AgreesWithTheAttentionKernel) {
   EXPECT_LE(out_difference, largest / 128) << "two roundings to bfloat16";
 }
 
-INSTANTIATE_TEST_SUITE_P(Zoo, CusparseZooOnGpu, ::testing::Range(0, testing::kNumZooMasks),
-                         [](const auto& index) { return testing::zoo_name(index.param); });
+INSTANTIATE_TEST_SUITE_P(Zoo, CusparseMaskSuiteOnGpu, ::testing::Range(0, testing::kNumSuiteMasks),
+                         [](const auto& index) { return testing::suite_name(index.param); });
 
 TEST_F(CusparseOnGpu, TakesEveryTypeAndHeadSize) {
   std::mt19937 rng(3);
@@ -143,7 +144,7 @@ TEST_F(CusparseOnGpu, TakesEveryTypeAndHeadSize) {
   for (const std::int32_t head_dim : {1, 8, 20, 64, 80, 112, 192, 256}) {
     for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
       const MaskCase mask = testing::random_case(rng, 2, 2, 150, kBlock);
-      TrialChoice choice;
+      CaseChoice choice;
       choice.dtype = dtype;
       choice.head_dim = head_dim;
       choice.layout = static_cast<testing::Layout>(number % 3);
@@ -165,18 +166,18 @@ TEST_F(CusparseOnGpu, TakesEveryTypeAndHeadSize) {
 
 TEST_F(CusparseOnGpu, IsAccurateByEveryAlgorithm) {
   std::mt19937 rng(5);
-  for (int trial = 0; trial < 4; ++trial) {
+  for (int test_case = 0; test_case < 4; ++test_case) {
     const MaskCase mask = testing::random_case(rng, 2, 2, 600, kBlock);
     for (const auto spmm : {CusparseSpmm::alg1, CusparseSpmm::alg2, CusparseSpmm::alg3}) {
       for (const auto precision : {CusparsePrecision::float32, CusparsePrecision::tensor}) {
         for (const DType dtype : {DType::bfloat16, DType::float16}) {
-          TrialChoice choice;
+          CaseChoice choice;
           choice.dtype = dtype;
-          choice.layout = static_cast<testing::Layout>(trial % 3);
-          choice.seed = static_cast<std::uint64_t>(trial) + 1;
-          ASSERT_EQ(
-              check_by_cusparse(mask, {2, 2, 2}, choice, options_of(precision, trial == 3, spmm)),
-              "")
+          choice.layout = static_cast<testing::Layout>(test_case % 3);
+          choice.seed = static_cast<std::uint64_t>(test_case) + 1;
+          ASSERT_EQ(check_by_cusparse(mask, {2, 2, 2}, choice,
+                                      options_of(precision, test_case == 3, spmm)),
+                    "")
               << "alg" << static_cast<int>(spmm) + 1;
         }
       }
@@ -188,32 +189,32 @@ TEST_F(CusparseOnGpu, HasTheSameBitsEveryRunByAlg3) {
   std::mt19937 rng(9);
   const MaskCase mask = testing::block_sparse_case(rng, 1500, 1800, 0.3, 0.3);
   for (const auto precision : {CusparsePrecision::float32, CusparsePrecision::tensor}) {
-    CusparseMachine machine(mask, options_of(precision, false, CusparseSpmm::alg3));
-    AttentionTrial trial(machine, mask, {1, 4, 2}, {});
+    CusparseFixture fixture(mask, options_of(precision, false, CusparseSpmm::alg3));
+    BackendAttentionCase test_case(fixture, mask, {1, 4, 2}, {});
     std::vector<unsigned char> first;
     for (int run = 0; run < 5; ++run) {
-      const auto ran = trial.run();
+      const auto ran = test_case.run();
       ASSERT_TRUE(ran) << ran.error().message;
-      if (run == 0) first = trial.result_bytes();
-      ASSERT_EQ(trial.result_bytes(), first) << run;
+      if (run == 0) first = test_case.result_bytes();
+      ASSERT_EQ(test_case.result_bytes(), first) << run;
     }
   }
 }
 
 TEST_F(CusparseOnGpu, TakesAMaskForEachHead) {
   std::mt19937 rng(12);
-  for (int trial = 0; trial < 4; ++trial) {
+  for (int test_case = 0; test_case < 4; ++test_case) {
     std::vector<MaskCase> masks;
     for (int h = 0; h < 8; ++h)
-      masks.push_back(testing::block_sparse_case(rng, 700, 900, 0.06 * trial, 0.1));
+      masks.push_back(testing::block_sparse_case(rng, 700, 900, 0.06 * test_case, 0.1));
     const MaskCase mask =
-        testing::combined(fmt::format("block-sparse {}", trial), 1, 8, masks, kBlock);
-    TrialChoice choice;
-    choice.seed = static_cast<std::uint64_t>(trial) + 1;
+        testing::combined(fmt::format("block-sparse {}", test_case), 1, 8, masks, kBlock);
+    CaseChoice choice;
+    choice.seed = static_cast<std::uint64_t>(test_case) + 1;
     choice.rows_per_head = 200;
     EXPECT_EQ(check_by_cusparse(mask, {1, 8, 2}, choice,
-                                options_of(trial % 2 == 0 ? CusparsePrecision::float32
-                                                          : CusparsePrecision::tensor)),
+                                options_of(test_case % 2 == 0 ? CusparsePrecision::float32
+                                                              : CusparsePrecision::tensor)),
               "");
   }
 }
@@ -226,7 +227,7 @@ TEST_F(CusparseOnGpu, LeavesRowsWithoutKeysAtZero) {
     const MaskCase mask = testing::case_of("rows without keys", cells, kBlock);
     for (const auto precision : {CusparsePrecision::float32, CusparsePrecision::tensor}) {
       for (const DType dtype : {DType::bfloat16, DType::float16}) {
-        TrialChoice choice;
+        CaseChoice choice;
         choice.dtype = dtype;
         choice.layout = testing::Layout::padded;
         EXPECT_EQ(check_by_cusparse(mask, {2, 2, 1}, choice, options_of(precision)), "");
@@ -240,19 +241,19 @@ TEST_F(CusparseOnGpu, TakesABiasOfMinusInfinityForAMask) {
   const MaskCase mask = testing::case_of(
       "halves", testing::make_cells(140, 500, [](auto q, auto k) { return (k < 250) == (q < 70); }),
       kBlock);
-  CusparseMachine machine(mask, options_of(CusparsePrecision::float32));
-  TrialChoice choice;
+  CusparseFixture fixture(mask, options_of(CusparsePrecision::float32));
+  CaseChoice choice;
   choice.has_bias = true;
-  AttentionTrial trial(machine, mask, {1, 2, 1}, choice);
+  BackendAttentionCase test_case(fixture, mask, {1, 2, 1}, choice);
   for (std::int64_t k = 0; k < 350; ++k) {
-    if (k < 250 || k % 2 == 0) trial.bias().set(0, k, 0, 0, -INFINITY);
+    if (k < 250 || k % 2 == 0) test_case.bias().set(0, k, 0, 0, -INFINITY);
   }
-  trial.bias().upload();
-  const auto ran = trial.run();
+  test_case.bias().upload();
+  const auto ran = test_case.run();
   ASSERT_TRUE(ran) << ran.error().message;
-  EXPECT_EQ(trial.check(), "");
-  EXPECT_EQ(trial.lse().get(0, 69, 0), -INFINITY);
-  EXPECT_GT(trial.lse().get(0, 70, 0), -INFINITY);
+  EXPECT_EQ(test_case.check(), "");
+  EXPECT_EQ(test_case.lse().get(0, 69, 0), -INFINITY);
+  EXPECT_GT(test_case.lse().get(0, 70, 0), -INFINITY);
 }
 
 TEST_F(CusparseOnGpu, RejectsWhatDoesNotFit) {
@@ -268,14 +269,14 @@ TEST_F(CusparseOnGpu, RejectsWhatDoesNotFit) {
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code, ErrorCode::shape_mismatch) << made.error().message;
 
-  TrialChoice choice;
+  CaseChoice choice;
   choice.has_bias = true;
-  CusparseMachine machine(mask, {});
-  const AttentionTrial trial(machine, mask, {1, 2, 1}, choice);
+  CusparseFixture fixture(mask, {});
+  const BackendAttentionCase test_case(fixture, mask, {1, 2, 1}, choice);
   const auto with_tensors = [&](const char* named, ErrorCode code, auto&& change) {
-    AttentionTensors tensors = trial.tensors();
+    AttentionTensors tensors = test_case.tensors();
     change(tensors);
-    const auto ran = machine.forward(trial.plan(), tensors, {});
+    const auto ran = fixture.forward(test_case.plan(), tensors, {});
     ASSERT_FALSE(ran) << named;
     EXPECT_EQ(ran.error().code, code) << ran.error().message;
     EXPECT_THAT(ran.error().message, HasSubstr(named));

@@ -11,12 +11,12 @@ class DynamicMaskOnGpu : public ::testing::TestWithParam<std::size_t> {};
 
 TEST_P(DynamicMaskOnGpu, EqualsFloat64) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  gpu_test::GpuMachine machine;
-  EXPECT_EQ(testing::run_dynamic_mask(machine, testing::dynamic_mask_trials()[GetParam()]), "");
+  gpu_test::GpuFixture fixture;
+  EXPECT_EQ(testing::run_dynamic_mask(fixture, testing::dynamic_mask_cases()[GetParam()]), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Trials, DynamicMaskOnGpu,
-                         ::testing::Range(std::size_t{0}, testing::dynamic_mask_trials().size()));
+                         ::testing::Range(std::size_t{0}, testing::dynamic_mask_cases().size()));
 
 }  // namespace
 }  // namespace fdma

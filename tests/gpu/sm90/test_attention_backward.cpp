@@ -1,6 +1,6 @@
-// Gradients on the GPU against those in float64: the masks of the zoo with every pair of choices of
-// types, head sizes, groups of heads, lengths and layouts; masks that try a walk's bookkeeping;
-// streams and graphs.
+// Gradients on the GPU against those in float64: the masks of the mask suite with every pair of
+// choices of types, head sizes, groups of heads, lengths and layouts; masks that try a walk's
+// bookkeeping; streams and graphs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -19,18 +19,18 @@ namespace fdma {
 namespace {
 
 using gpu_test::CapturedGraph;
-using gpu_test::GpuMachine;
+using gpu_test::GpuFixture;
 using gpu_test::OwnedStream;
 using gpu_test::uploaded;
 using gpu_test::Workspace;
+using testing::BackendBackwardCase;
 using testing::BackwardChoice;
-using testing::BackwardTrial;
+using testing::CaseChoice;
+using testing::CaseHeads;
 using testing::kPairLengths;
 using testing::Layout;
 using testing::MaskCase;
-using testing::TrialChoice;
-using testing::TrialHeads;
-using testing::zoo_pair;
+using testing::suite_pair;
 
 constexpr DType kDTypes[] = {DType::bfloat16, DType::float16};
 constexpr std::int32_t kHeadDims[] = {64, 128, 80, 8, 256, 192};
@@ -38,36 +38,36 @@ constexpr std::int32_t kHeadDims[] = {64, 128, 80, 8, 256, 192};
 constexpr std::pair<std::int32_t, std::int32_t> kHeads[] = {{2, 2}, {6, 2}, {8, 2}, {4, 1}};
 constexpr Layout kLayouts[] = {Layout::rows, Layout::head_major, Layout::padded};
 
-std::string trial_error(const MaskCase& mask, const TrialHeads& heads, const TrialChoice& choice,
-                        const BackwardChoice& backward = {}, PlanCounts* counts = nullptr) {
-  GpuMachine machine;
-  return testing::check_backward_trial(machine, mask, heads, choice, backward, counts);
+std::string case_error(const MaskCase& mask, const CaseHeads& heads, const CaseChoice& choice,
+                       const BackwardChoice& backward = {}, PlanCounts* counts = nullptr) {
+  GpuFixture fixture;
+  return testing::check_backward_case(fixture, mask, heads, choice, backward, counts);
 }
 
-TrialChoice choice_of(DType dtype, std::int32_t head_dim, std::uint64_t seed = 1) {
-  TrialChoice choice;
+CaseChoice choice_of(DType dtype, std::int32_t head_dim, std::uint64_t seed = 1) {
+  CaseChoice choice;
   choice.dtype = dtype;
   choice.head_dim = head_dim;
   choice.seed = seed;
   return choice;
 }
 
-class BackwardZooOnGpu : public ::testing::TestWithParam<int> {
+class BackwardMaskSuiteOnGpu : public ::testing::TestWithParam<int> {
  public:
   static constexpr int kNumParts = 4;
 };
 
-TEST_P(BackwardZooOnGpu, IsAsAccurateAsAnExplicitProduct) {
+TEST_P(BackwardMaskSuiteOnGpu, IsAsAccurateAsAnExplicitProduct) {
   FDMA_SKIP_WITHOUT_HOPPER();
   const auto rows = testing::covering_array(
-      {testing::kNumZooMasks, std::size(kDTypes), std::size(kHeadDims), std::size(kHeadDims),
+      {testing::kNumSuiteMasks, std::size(kDTypes), std::size(kHeadDims), std::size(kHeadDims),
        std::size(kHeads), std::size(kPairLengths), std::size(kLayouts), 2, 2, 2},
       4);
   for (std::size_t i = static_cast<std::size_t>(GetParam()); i < rows.size(); i += kNumParts) {
     const std::vector<int>& row = rows[i];
-    const MaskCase mask = zoo_pair(row[0], kPairLengths[row[5]], {128, 128});
+    const MaskCase mask = suite_pair(row[0], kPairLengths[row[5]], {128, 128});
     const auto [heads_q, heads_kv] = kHeads[row[4]];
-    TrialChoice choice = choice_of(kDTypes[row[1]], kHeadDims[row[2]], i + 1);
+    CaseChoice choice = choice_of(kDTypes[row[1]], kHeadDims[row[2]], i + 1);
     choice.head_dim_v = kHeadDims[row[3]];
     choice.layout = kLayouts[row[6]];
     choice.has_bias = row[7] == 1;
@@ -77,17 +77,18 @@ TEST_P(BackwardZooOnGpu, IsAsAccurateAsAnExplicitProduct) {
     backward.has_dlse = row[8] == 1;
     backward.are_gradients_float32 = row[9] == 1;
     backward.wants_dbias = i % 5 != 4;
-    EXPECT_EQ(trial_error(mask, {2, heads_q, heads_kv}, choice, backward), "") << i;
+    EXPECT_EQ(case_error(mask, {2, heads_q, heads_kv}, choice, backward), "") << i;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Parts, BackwardZooOnGpu, ::testing::Range(0, BackwardZooOnGpu::kNumParts));
+INSTANTIATE_TEST_SUITE_P(Parts, BackwardMaskSuiteOnGpu,
+                         ::testing::Range(0, BackwardMaskSuiteOnGpu::kNumParts));
 
 TEST(AttentionBackwardOnGpu, IsAccurateWhereKeysDieAndComeBackOrComeLate) {
   FDMA_SKIP_WITHOUT_HOPPER();
   for (const MaskCase& mask : testing::walk_cases()) {
     for (const std::int32_t head_dim : {64, 128}) {
-      EXPECT_EQ(trial_error(mask, {1, 2, 1}, choice_of(DType::bfloat16, head_dim)), "") << head_dim;
+      EXPECT_EQ(case_error(mask, {1, 2, 1}, choice_of(DType::bfloat16, head_dim)), "") << head_dim;
     }
   }
 }
@@ -96,20 +97,20 @@ TEST(AttentionBackwardOnGpu, IsAccurateForRandomMasksOfEveryKindOfSegment) {
   FDMA_SKIP_WITHOUT_HOPPER();
   PlanCounts counts;
   std::mt19937 rng(5);
-  for (int trial = 0; trial < 12; ++trial) {
+  for (int test_case = 0; test_case < 12; ++test_case) {
     const std::int64_t q_len = testing::pick(rng, 100, 700), kv_len = testing::pick(rng, 100, 700);
     std::vector<MaskCase> masks;
-    for (int h = 0; h < (trial % 3 == 0 ? 4 : 1); ++h) {
-      masks.push_back(trial % 2 == 0 ? testing::tile_case(rng, q_len, kv_len)
-                                     : testing::column_case(rng, q_len, kv_len));
+    for (int h = 0; h < (test_case % 3 == 0 ? 4 : 1); ++h) {
+      masks.push_back(test_case % 2 == 0 ? testing::tile_case(rng, q_len, kv_len)
+                                         : testing::column_case(rng, q_len, kv_len));
     }
     const MaskCase mask =
-        testing::combined(fmt::format("random {}", trial), 1,
+        testing::combined(fmt::format("random {}", test_case), 1,
                           static_cast<std::int64_t>(masks.size()), masks, {128, 128});
-    TrialChoice choice = choice_of(kDTypes[trial % 2], trial % 4 < 2 ? 128 : 64,
-                                   static_cast<std::uint64_t>(trial) + 1);
-    choice.has_bias = trial % 3 == 1;
-    EXPECT_EQ(trial_error(mask, {2, 4, 2}, choice, {}, &counts), "");
+    CaseChoice choice = choice_of(kDTypes[test_case % 2], test_case % 4 < 2 ? 128 : 64,
+                                  static_cast<std::uint64_t>(test_case) + 1);
+    choice.has_bias = test_case % 3 == 1;
+    EXPECT_EQ(case_error(mask, {2, 4, 2}, choice, {}, &counts), "");
   }
   EXPECT_GT(counts.full_tiles, 0);
   EXPECT_GT(counts.bitmap_tiles, 0);
@@ -124,49 +125,49 @@ TEST(AttentionBackwardOnGpu, IsAccurateWithManyTileGroupsForEachBlock) {
   const MaskCase mask = testing::case_of(
       "causal", testing::make_cells(300, 300, [](auto q, auto k) { return k <= q; }), {128, 128});
   for (const std::int32_t head_dim : {64, 128}) {
-    TrialChoice choice = choice_of(DType::float16, head_dim);
+    CaseChoice choice = choice_of(DType::float16, head_dim);
     choice.layout = Layout::padded;
-    EXPECT_EQ(trial_error(mask, {16, 12, 12}, choice), "") << head_dim;
+    EXPECT_EQ(case_error(mask, {16, 12, 12}, choice), "") << head_dim;
   }
 }
 
 // By closed forms, that is: key tiles are ordered and masked on the device.
 TEST(AttentionBackwardOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   for (std::uint32_t seed = 0; seed < 30; ++seed) {
-    TrialChoice choice = choice_of(kDTypes[seed % 2], kHeadDims[seed % 3]);
+    CaseChoice choice = choice_of(kDTypes[seed % 2], kHeadDims[seed % 3]);
     choice.has_bias = seed % 4 == 1;
     choice.layout = kLayouts[seed / 2 % 3];
-    ASSERT_EQ(testing::random_calls_error(machine, seed, 400, choice), "");
+    ASSERT_EQ(testing::random_calls_error(fixture, seed, 400, choice), "");
   }
 }
 
 // The order of additions follows from the closed form, lengths and documents of each call.
 TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunByFormulas) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   BackwardChoice backward;
   backward.deterministic = true;
   for (std::uint32_t seed = 100; seed < 124; ++seed) {
-    TrialChoice choice = choice_of(kDTypes[seed % 2], kHeadDims[seed % 5]);
+    CaseChoice choice = choice_of(kDTypes[seed % 2], kHeadDims[seed % 5]);
     choice.has_bias = seed % 4 == 1;
     choice.layout = kLayouts[seed / 2 % 3];
     ASSERT_EQ(
-        testing::random_calls_error(machine, seed, seed % 6 == 0 ? 1000 : 400, choice, backward),
+        testing::random_calls_error(fixture, seed, seed % 6 == 0 ? 1000 : 400, choice, backward),
         "");
   }
 }
 
 TEST(AttentionBackwardOnGpu, RowsAddUpWhereDIsFoundFromKeys) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   for (const std::int32_t head_dim : {64, 128, 256}) {
     for (const bool is_deterministic : {false, true}) {
       BackwardChoice backward;
       backward.deterministic = is_deterministic;
-      const TrialChoice choice = choice_of(kDTypes[head_dim / 128 % 2], head_dim);
-      EXPECT_EQ(testing::row_sums_error(machine, choice, backward), "") << head_dim;
+      const CaseChoice choice = choice_of(kDTypes[head_dim / 128 % 2], head_dim);
+      EXPECT_EQ(testing::row_sums_error(fixture, choice, backward), "") << head_dim;
     }
   }
 }
@@ -176,7 +177,7 @@ TEST(AttentionBackwardOnGpu, GivesZerosWhereThereIsNothing) {
   for (const auto& [q_len, kv_len] : {std::pair{0, 200}, {200, 0}, {0, 0}}) {
     const MaskCase mask = testing::case_of(
         "no rows", testing::make_cells(q_len, kv_len, [](auto, auto) { return true; }), {128, 128});
-    EXPECT_EQ(trial_error(mask, {2, 4, 2}, choice_of(DType::bfloat16, 128)), "")
+    EXPECT_EQ(case_error(mask, {2, 4, 2}, choice_of(DType::bfloat16, 128)), "")
         << q_len << " " << kv_len;
   }
 }
@@ -186,18 +187,19 @@ TEST(AttentionBackwardOnGpu, IsAccurateForVerySmallAndVeryLargeLogits) {
   FDMA_SKIP_WITHOUT_HOPPER();
   const MaskCase mask = testing::case_of(
       "causal", testing::make_cells(200, 200, [](auto q, auto k) { return k <= q; }), {128, 128});
-  GpuMachine machine;
+  GpuFixture fixture;
   for (const double shift : {-200.0, 200.0}) {
-    TrialChoice choice = choice_of(DType::float16, 128);
+    CaseChoice choice = choice_of(DType::float16, 128);
     choice.has_bias = true;
     choice.layout = Layout::padded;
-    BackwardTrial trial(machine, mask, {1, 2, 1}, choice);
-    for (std::int64_t k = 0; k < 200; ++k) trial.forward().bias().set(0, k, 0, 0, shift + k % 3);
-    trial.forward().bias().upload();
-    trial.run_forward();
-    const auto ran = trial.run();
+    BackendBackwardCase test_case(fixture, mask, {1, 2, 1}, choice);
+    for (std::int64_t k = 0; k < 200; ++k)
+      test_case.forward().bias().set(0, k, 0, 0, shift + k % 3);
+    test_case.forward().bias().upload();
+    test_case.run_forward();
+    const auto ran = test_case.run();
     ASSERT_TRUE(ran) << ran.error().message;
-    EXPECT_EQ(trial.check(), "") << shift;
+    EXPECT_EQ(test_case.check(), "") << shift;
   }
 }
 
@@ -205,12 +207,12 @@ TEST(AttentionBackwardOnGpu, IsAccurateWhateverOutputsHeld) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 rng(3);
   const MaskCase mask = testing::tile_case(rng, 500, 700);
-  GpuMachine machine;
-  BackwardTrial trial(machine, mask, {1, 4, 2}, choice_of(DType::bfloat16, 128));
+  GpuFixture fixture;
+  BackendBackwardCase test_case(fixture, mask, {1, 4, 2}, choice_of(DType::bfloat16, 128));
   for (const unsigned char poison : {0xff, 0x00, 0x7f, 0x41}) {
-    const auto ran = trial.run(poison);
+    const auto ran = test_case.run(poison);
     ASSERT_TRUE(ran) << ran.error().message;
-    EXPECT_EQ(trial.check(), "") << int{poison};
+    EXPECT_EQ(test_case.check(), "") << int{poison};
   }
 }
 
@@ -240,22 +242,22 @@ TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
           testing::make_cells(
               900, 516, [](auto q, auto k) { return q >= 516 || (k <= q && q / 256 == k / 256); }),
           {128, 128})};
-  GpuMachine machine;
+  GpuFixture fixture;
   BackwardChoice backward;
   backward.deterministic = true;
   for (const MaskCase& mask : masks) {
     for (const std::int32_t head_dim : {64, 128, 256}) {
-      TrialChoice choice = choice_of(DType::bfloat16, head_dim);
+      CaseChoice choice = choice_of(DType::bfloat16, head_dim);
       choice.has_bias = head_dim == 128;
-      BackwardTrial trial(machine, mask, {8, 8, 4}, choice, backward);
+      BackendBackwardCase test_case(fixture, mask, {8, 8, 4}, choice, backward);
       std::vector<unsigned char> bytes;
       for (const unsigned char poison : {0xff, 0x00, 0x41, 0xff}) {
-        const auto ran = trial.run(poison);
+        const auto ran = test_case.run(poison);
         ASSERT_TRUE(ran) << ran.error().message;
-        if (bytes.empty()) bytes = trial.result_bytes();
-        EXPECT_TRUE(trial.result_bytes() == bytes) << mask.name << " " << head_dim;
+        if (bytes.empty()) bytes = test_case.result_bytes();
+        EXPECT_TRUE(test_case.result_bytes() == bytes) << mask.name << " " << head_dim;
       }
-      EXPECT_EQ(trial.check(), "") << head_dim;
+      EXPECT_EQ(test_case.check(), "") << head_dim;
     }
   }
 }
@@ -280,21 +282,22 @@ TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunWhereHalvesOfTilesAreEmptyO
                                                     1;
                                            }),
                        {128, 128})};
-  GpuMachine machine;
+  GpuFixture fixture;
   BackwardChoice backward;
   backward.deterministic = true;
   for (const MaskCase& mask : masks) {
-    for (const TrialHeads& heads : {TrialHeads{7, 8, 4}, TrialHeads{14, 2, 2}}) {
+    for (const CaseHeads& heads : {CaseHeads{7, 8, 4}, CaseHeads{14, 2, 2}}) {
       for (const std::int32_t head_dim : {64, 128}) {
-        BackwardTrial trial(machine, mask, heads, choice_of(DType::bfloat16, head_dim), backward);
+        BackendBackwardCase test_case(fixture, mask, heads, choice_of(DType::bfloat16, head_dim),
+                                      backward);
         std::vector<unsigned char> bytes;
         for (const unsigned char poison : {0xff, 0x00, 0x41}) {
-          const auto ran = trial.run(poison);
+          const auto ran = test_case.run(poison);
           ASSERT_TRUE(ran) << ran.error().message;
-          if (bytes.empty()) bytes = trial.result_bytes();
-          EXPECT_TRUE(trial.result_bytes() == bytes) << mask.name << " " << head_dim;
+          if (bytes.empty()) bytes = test_case.result_bytes();
+          EXPECT_TRUE(test_case.result_bytes() == bytes) << mask.name << " " << head_dim;
         }
-        EXPECT_EQ(trial.check(), "") << head_dim << " " << heads.heads_q << " heads";
+        EXPECT_EQ(test_case.check(), "") << head_dim << " " << heads.heads_q << " heads";
       }
     }
   }
@@ -304,29 +307,30 @@ TEST(AttentionBackwardOnGpu, IsCapturedIntoAGraphAndReplayed) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 rng(4);
   const MaskCase mask = testing::tile_case(rng, 500, 700);
-  GpuMachine machine;
-  TrialChoice choice = choice_of(DType::bfloat16, 64);
+  GpuFixture fixture;
+  CaseChoice choice = choice_of(DType::bfloat16, 64);
   choice.has_bias = true;
-  BackwardTrial trial(machine, mask, {1, 4, 2}, choice);
-  ASSERT_TRUE(trial.run());
-  ASSERT_EQ(trial.check(), "");
+  BackendBackwardCase test_case(fixture, mask, {1, 4, 2}, choice);
+  ASSERT_TRUE(test_case.run());
+  ASSERT_EQ(test_case.check(), "");
   const OwnedStream stream;
-  const DevicePlan plan = uploaded(trial.plan(), stream.get());
+  const DevicePlan plan = uploaded(test_case.plan(), stream.get());
   const Workspace workspace(plan);
   stream.wait();
   const auto call = [&] {
-    return attention_backward(plan, trial.tensors(), workspace.data(), stream.get(),
-                              trial.options());
+    return attention_backward(plan, test_case.tensors(), workspace.data(), stream.get(),
+                              test_case.options());
   };
   const CapturedGraph graph(stream, call, 2);
   for (int replay = 0; replay < 3; ++replay) {
-    for (auto* tensor : {&trial.dq(), &trial.dk(), &trial.dv(), &trial.dbias()}) {
+    for (auto* tensor : {&test_case.dq(), &test_case.dk(), &test_case.dv(), &test_case.dbias()}) {
       tensor->poison(0xff);
     }
     graph.replay();
     workspace.require_canaries();
-    for (auto* tensor : {&trial.dq(), &trial.dk(), &trial.dv(), &trial.dbias()}) tensor->fetch();
-    EXPECT_EQ(trial.check(), "") << replay;
+    for (auto* tensor : {&test_case.dq(), &test_case.dk(), &test_case.dv(), &test_case.dbias()})
+      tensor->fetch();
+    EXPECT_EQ(test_case.check(), "") << replay;
   }
 }
 
@@ -334,24 +338,25 @@ TEST(AttentionBackwardOnGpu, RejectsWhatItDoesNotTake) {
   FDMA_SKIP_WITHOUT_HOPPER();
   const MaskCase mask = testing::case_of(
       "causal", testing::make_cells(100, 100, [](auto q, auto k) { return k <= q; }), {128, 128});
-  GpuMachine machine;
-  BackwardTrial trial(machine, mask, {1, 2, 1}, choice_of(DType::bfloat16, 64));
-  const DevicePlan plan = uploaded(trial.plan()), forward = uploaded(trial.forward().plan());
+  GpuFixture fixture;
+  BackendBackwardCase test_case(fixture, mask, {1, 2, 1}, choice_of(DType::bfloat16, 64));
+  const DevicePlan plan = uploaded(test_case.plan()),
+                   forward = uploaded(test_case.forward().plan());
   const Workspace workspace(plan);
-  EXPECT_EQ(attention_backward(forward, trial.tensors(), workspace.data()).error().code,
+  EXPECT_EQ(attention_backward(forward, test_case.tensors(), workspace.data()).error().code,
             ErrorCode::unsupported);
-  EXPECT_EQ(attention_forward(plan, trial.forward().tensors(), workspace.data()).error().code,
+  EXPECT_EQ(attention_forward(plan, test_case.forward().tensors(), workspace.data()).error().code,
             ErrorCode::unsupported);
-  EXPECT_EQ(attention_backward(plan, trial.tensors(), nullptr).error().code,
+  EXPECT_EQ(attention_backward(plan, test_case.tensors(), nullptr).error().code,
             ErrorCode::invalid_argument);
-  BackwardTensors tensors = trial.tensors();
+  BackwardTensors tensors = test_case.tensors();
   tensors.dk.data = static_cast<char*>(tensors.dk.data) + 2;
   const auto unaligned = attention_backward(plan, tensors, workspace.data());
   ASSERT_FALSE(unaligned);
   EXPECT_EQ(unaligned.error().message, "dk: expected an address that is a multiple of 16 bytes");
   BackwardOptions deterministic;
   deterministic.deterministic = true;
-  EXPECT_EQ(attention_backward(plan, trial.tensors(), workspace.data(), nullptr, deterministic)
+  EXPECT_EQ(attention_backward(plan, test_case.tensors(), workspace.data(), nullptr, deterministic)
                 .error()
                 .message,
             "deterministic: the plan was uploaded without an order; set "

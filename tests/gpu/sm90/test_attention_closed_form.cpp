@@ -13,16 +13,16 @@ namespace fdma {
 namespace {
 
 using gpu_test::DeviceArray;
-using gpu_test::GpuMachine;
+using gpu_test::GpuFixture;
 using gpu_test::require;
 using gpu_test::uploaded;
 using gpu_test::Workspace;
-using testing::AttentionTrial;
+using testing::BackendAttentionCase;
 using testing::CallElement;
+using testing::CaseChoice;
 using testing::MaskCase;
 using testing::pick;
 using testing::RandomCall;
-using testing::TrialChoice;
 
 AttentionPlan closed_form_plan(const BlockMask& mask, const AttentionShape& shape,
                                ScoreSpec score) {
@@ -69,42 +69,43 @@ AttentionShape planned_shape(AttentionShape shape, const ParametricMask& form) {
 
 TEST(ParametricAttentionOnGpu, ComputesWhatPlansOfSegmentsDoBitByBit) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   int number = 0;
   for (const auto& [q_len, kv_len] : {std::pair{700, 700}, {385, 1290}, {690, 171}, {1, 400}}) {
     for (const ParametricMask& form : testing::plain_forms(q_len, kv_len)) {
       const MaskCase mask = testing::case_of("plain", testing::cells_of(form), {128, 128});
-      TrialChoice choice;
+      CaseChoice choice;
       choice.head_dim = number % 2 == 0 ? 128 : 64;
       choice.split = SplitMode::never;    // other pieces have other bits,
       choice.columns = ColumnMode::scan;  // and so have lists
       choice.seed = static_cast<std::uint64_t>(++number);
-      AttentionTrial trial(machine, mask, {2, 4, 2}, choice);
-      const auto ran = trial.run();
+      BackendAttentionCase test_case(fixture, mask, {2, 4, 2}, choice);
+      const auto ran = test_case.run();
       ASSERT_TRUE(ran) << ran.error().message;
-      const std::vector<unsigned char> expected = trial.result_bytes();
+      const std::vector<unsigned char> expected = test_case.result_bytes();
       PlanOptions options;
       options.backend = Backend::sm90;
       options.form = PlanForm::parametric;
       options.split = SplitMode::never;
-      const auto plan = make_plan(testing::block_mask_of(form), trial.plan().shape, {}, options);
+      const auto plan =
+          make_plan(testing::block_mask_of(form), test_case.plan().shape, {}, options);
       ASSERT_TRUE(plan) << plan.error().message;
       const DevicePlan device_plan = uploaded(*plan);
       const Workspace workspace(device_plan);
-      trial.poison(0xff);
-      const auto again = attention_forward(device_plan, trial.tensors(), workspace.data());
+      test_case.poison(0xff);
+      const auto again = attention_forward(device_plan, test_case.tensors(), workspace.data());
       ASSERT_TRUE(again) << again.error().message;
       workspace.require_canaries();
-      trial.fetch();
-      EXPECT_EQ(trial.check(), "") << number;
-      EXPECT_EQ(trial.result_bytes(), expected) << number;
+      test_case.fetch();
+      EXPECT_EQ(test_case.check(), "") << number;
+      EXPECT_EQ(test_case.result_bytes(), expected) << number;
     }
   }
 }
 
 TEST(ParametricAttentionOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   for (std::uint32_t seed = 0; seed < 150; ++seed) {
     std::mt19937 rng(seed);
     const bool is_short = seed % 5 == 0;  // few rows: packed heads, split keys
@@ -113,7 +114,7 @@ TEST(ParametricAttentionOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
     const std::int64_t batch = pick(rng, 1, 4);
     const std::int64_t num_borders = pick(rng, 0, 1) == 0 ? 0 : pick(rng, 2, 9);
     const bool is_shared = pick(rng, 0, 1) == 0;
-    TrialChoice choice;
+    CaseChoice choice;
     choice.has_bias = pick(rng, 0, 3) == 0;
     choice.dtype = pick(rng, 0, 1) == 0 ? DType::bfloat16 : DType::float16;
     choice.head_dim = std::array{64, 128, 80, 256}[static_cast<std::size_t>(pick(rng, 0, 3))];
@@ -123,27 +124,28 @@ TEST(ParametricAttentionOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
       const RandomCall random(rng, form, batch, num_borders, is_shared);
       const MaskCase expected =
           testing::case_at_call(fmt::format("seed {}", seed), form, random.elements);
-      AttentionTrial trial(machine, expected, {batch, 4, 2}, choice);
-      const DevicePlan plan =
-          uploaded(closed_form_plan(testing::block_mask_of(form),
-                                    planned_shape(trial.plan().shape, form), trial.plan().score));
+      BackendAttentionCase test_case(fixture, expected, {batch, 4, 2}, choice);
+      const DevicePlan plan = uploaded(closed_form_plan(testing::block_mask_of(form),
+                                                        planned_shape(test_case.plan().shape, form),
+                                                        test_case.plan().score));
       const Workspace workspace(plan);
       const CallTensors given = on_device(random, is_shared ? 0 : batch);
-      AttentionTensors tensors = trial.tensors();
+      AttentionTensors tensors = test_case.tensors();
       given.add_to(tensors);
-      trial.poison(0xff);
-      const auto ran = attention_forward(plan, tensors, workspace.data(), nullptr, trial.options());
+      test_case.poison(0xff);
+      const auto ran =
+          attention_forward(plan, tensors, workspace.data(), nullptr, test_case.options());
       ASSERT_TRUE(ran) << ran.error().message;
       workspace.require_canaries();
-      trial.fetch();
-      ASSERT_EQ(trial.check(), "") << "seed " << seed << " call " << call;
+      test_case.fetch();
+      ASSERT_EQ(test_case.check(), "") << "seed " << seed << " call " << call;
     }
   }
 }
 
 TEST(ParametricAttentionOnGpu, FollowsLengthsThatChangeBetweenReplaysOfAGraph) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   std::mt19937 rng(3);
   ParametricMask form;
   form.q_len = 500;
@@ -154,7 +156,7 @@ TEST(ParametricAttentionOnGpu, FollowsLengthsThatChangeBetweenReplaysOfAGraph) {
   form.kv_end = 800;
   form.cu_seqlens = {0, 800};
   constexpr std::int64_t kBatch = 3;
-  TrialChoice choice;
+  CaseChoice choice;
   const RandomCall first(rng, form, kBatch, 4, false);
   const CallTensors given = on_device(first, kBatch);
   const gpu_test::OwnedStream stream;
@@ -162,14 +164,15 @@ TEST(ParametricAttentionOnGpu, FollowsLengthsThatChangeBetweenReplaysOfAGraph) {
     // Captured once for each set of tensors; lengths are read when it runs.
     const RandomCall call = replay == 0 ? first : RandomCall(rng, form, kBatch, 4, false);
     const MaskCase expected = testing::case_at_call("replay", form, call.elements);
-    AttentionTrial trial(machine, expected, {kBatch, 4, 2}, choice);
-    const DevicePlan plan = uploaded(
-        closed_form_plan(testing::block_mask_of(form), planned_shape(trial.plan().shape, form), {}),
-        stream.get());
+    BackendAttentionCase test_case(fixture, expected, {kBatch, 4, 2}, choice);
+    const DevicePlan plan =
+        uploaded(closed_form_plan(testing::block_mask_of(form),
+                                  planned_shape(test_case.plan().shape, form), {}),
+                 stream.get());
     const Workspace workspace(plan);
-    AttentionTensors tensors = trial.tensors();
+    AttentionTensors tensors = test_case.tensors();
     given.add_to(tensors);
-    trial.poison(0xff);
+    test_case.poison(0xff);
     const gpu_test::CapturedGraph graph(
         stream, [&] { return attention_forward(plan, tensors, workspace.data(), stream.get()); });
     const auto copy = [](const DeviceArray<std::int32_t>& to,
@@ -181,8 +184,8 @@ TEST(ParametricAttentionOnGpu, FollowsLengthsThatChangeBetweenReplaysOfAGraph) {
     copy(given.borders, call.borders);
     graph.launch();
     graph.replay();
-    trial.fetch();
-    EXPECT_EQ(trial.check(), "") << replay;
+    test_case.fetch();
+    EXPECT_EQ(test_case.check(), "") << replay;
   }
 }
 

@@ -14,14 +14,14 @@
 namespace fdma {
 namespace {
 
-using gpu_test::GpuMachine;
-using testing::AttentionTrial;
+using gpu_test::GpuFixture;
+using testing::BackendAttentionCase;
+using testing::CaseChoice;
+using testing::CaseHeads;
 using testing::MaskCase;
-using testing::TrialChoice;
-using testing::TrialHeads;
 
-TrialChoice gathering(std::int32_t head_dim, DType dtype) {
-  TrialChoice choice;
+CaseChoice gathering(std::int32_t head_dim, DType dtype) {
+  CaseChoice choice;
   choice.columns = ColumnMode::gather;
   choice.head_dim = head_dim;
   choice.dtype = dtype;
@@ -31,7 +31,7 @@ TrialChoice gathering(std::int32_t head_dim, DType dtype) {
 // Every mask of scattered keys with types, head sizes and groups of heads in turn.
 TEST(GatherOnGpu, IsAsAccurateAsAnExplicitProduct) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   PlanCounts counts;
   std::uint64_t seed = 1;
   const std::pair<int, int> lengths[] = {{300, 500}, {257, 1003}, {640, 640}, {1, 900}, {129, 1}};
@@ -39,8 +39,8 @@ TEST(GatherOnGpu, IsAsAccurateAsAnExplicitProduct) {
     for (const MaskCase& mask :
          testing::scattered_cases(q_len, kv_len, static_cast<std::uint32_t>(seed))) {
       constexpr std::int32_t kHeadDims[] = {128, 64, 96, 128, 40, 64, 128, 112};
-      TrialChoice choice = gathering(kHeadDims[seed % std::size(kHeadDims)],
-                                     seed % 2 == 0 ? DType::bfloat16 : DType::float16);
+      CaseChoice choice = gathering(kHeadDims[seed % std::size(kHeadDims)],
+                                    seed % 2 == 0 ? DType::bfloat16 : DType::float16);
       if (seed % 5 == 0) choice.head_dim_v = 80;
       choice.has_bias = seed % 3 == 0;
       choice.wants_lse = seed % 7 != 0;
@@ -48,9 +48,9 @@ TEST(GatherOnGpu, IsAsAccurateAsAnExplicitProduct) {
       choice.layout = seed % 4 == 0 ? testing::Layout::padded : testing::Layout::rows;
       choice.seed = seed;
       choice.rows_per_head = 160;
-      const TrialHeads heads[] = {{1, 2, 2}, {2, 4, 1}, {1, 6, 2}};
-      ASSERT_EQ(
-          testing::check_trial(machine, mask, heads[seed % std::size(heads)], choice, &counts), "");
+      const CaseHeads heads[] = {{1, 2, 2}, {2, 4, 1}, {1, 6, 2}};
+      ASSERT_EQ(testing::check_case(fixture, mask, heads[seed % std::size(heads)], choice, &counts),
+                "");
       ++seed;
     }
   }
@@ -62,7 +62,7 @@ TEST(GatherOnGpu, IsAsAccurateAsAnExplicitProduct) {
 // ones some.
 TEST(GatherOnGpu, IsAccurateForEveryLengthOfList) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   for (const std::int64_t num_keys : {1,   31,  32,  33,  64,  65,  95,  97,  127, 128, 129,
                                       159, 160, 161, 192, 193, 256, 257, 300, 384, 389, 513}) {
     for (const bool are_whole : {true, false}) {
@@ -75,12 +75,12 @@ TEST(GatherOnGpu, IsAccurateForEveryLengthOfList) {
                               }),
           {128, 128});
       for (const std::int32_t head_dim : {64, 128}) {
-        TrialChoice choice = gathering(head_dim, DType::bfloat16);
+        CaseChoice choice = gathering(head_dim, DType::bfloat16);
         choice.rows_per_head = 64;
         choice.seed = static_cast<std::uint64_t>(num_keys);
         choice.has_bias = num_keys % 4 == 1 && !are_whole;
         choice.split = SplitMode::never;
-        ASSERT_EQ(testing::check_trial(machine, mask, {1, 2, 2}, choice), "")
+        ASSERT_EQ(testing::check_case(fixture, mask, {1, 2, 2}, choice), "")
             << num_keys << " keys, head_dim " << head_dim;
       }
     }
@@ -92,7 +92,7 @@ TEST(GatherOnGpu, IsAccurateForEveryLengthOfList) {
 // worker.
 TEST(GatherOnGpu, ChunksSeeNothingOfThoseBeforeThem) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   constexpr std::int64_t kQLen = 1400;
   constexpr std::int32_t kBatch = 4, kHeads = 12, kBadHead = 5;
   const MaskCase mask = testing::case_of(
@@ -101,30 +101,30 @@ TEST(GatherOnGpu, ChunksSeeNothingOfThoseBeforeThem) {
       {128, 128});
   for (const std::int32_t head_dim : {64, 128}) {
     for (const bool has_bias : {false, true}) {
-      TrialChoice choice = gathering(head_dim, DType::bfloat16);
+      CaseChoice choice = gathering(head_dim, DType::bfloat16);
       choice.rows_per_head = 16;
       choice.has_bias = has_bias;
       choice.split = SplitMode::never;
-      AttentionTrial clean(machine, mask, {kBatch, kHeads, kHeads}, choice),
-          trial(machine, mask, {kBatch, kHeads, kHeads}, choice);
+      BackendAttentionCase clean(fixture, mask, {kBatch, kHeads, kHeads}, choice),
+          test_case(fixture, mask, {kBatch, kHeads, kHeads}, choice);
       for (std::int64_t key = 0; key < kQLen; ++key) {
         for (std::int64_t d = 0; d < head_dim; ++d) {
-          trial.k().set(0, key, kBadHead, d, std::numeric_limits<double>::quiet_NaN());
-          trial.v().set(0, key, kBadHead, d, std::numeric_limits<double>::quiet_NaN());
+          test_case.k().set(0, key, kBadHead, d, std::numeric_limits<double>::quiet_NaN());
+          test_case.v().set(0, key, kBadHead, d, std::numeric_limits<double>::quiet_NaN());
         }
       }
-      trial.k().upload();
-      trial.v().upload();
+      test_case.k().upload();
+      test_case.v().upload();
       ASSERT_TRUE(clean.run());
       ASSERT_EQ(clean.check(), "");
-      ASSERT_TRUE(trial.run());
+      ASSERT_TRUE(test_case.run());
       for (std::int64_t b = 0; b < kBatch; ++b) {
         for (std::int64_t h = 0; h < kHeads; ++h) {
           if (b == 0 && h == kBadHead) continue;
           for (std::int64_t row = 0; row < kQLen; row += 13) {
-            ASSERT_EQ(trial.lse().get(b, row, h), clean.lse().get(b, row, h));
+            ASSERT_EQ(test_case.lse().get(b, row, h), clean.lse().get(b, row, h));
             for (std::int64_t d = 0; d < head_dim; d += 9) {
-              ASSERT_EQ(trial.out().get(b, row, h, d), clean.out().get(b, row, h, d))
+              ASSERT_EQ(test_case.out().get(b, row, h, d), clean.out().get(b, row, h, d))
                   << "batch element " << b << ", row " << row << ", head " << h;
             }
           }
@@ -137,7 +137,7 @@ TEST(GatherOnGpu, ChunksSeeNothingOfThoseBeforeThem) {
 // Index tiles of keys that follow each other, before and behind others, and at the end of the keys.
 TEST(GatherOnGpu, IsAccurateWhereKeysFollowEachOther) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   const auto cells = [](auto q, auto k) {
     if (k < 1280 || k >= 1800) return k % 256 >= 64 && k % 256 < 192 && k != 1900;
     return k % 5 == 0 && (k < 1700 || q % 128 > k % 7);
@@ -145,13 +145,13 @@ TEST(GatherOnGpu, IsAccurateWhereKeysFollowEachOther) {
   const MaskCase mask = testing::case_of("runs", testing::make_cells(300, 2496, cells), {128, 128});
   std::uint64_t seed = 1;
   for (const std::int32_t head_dim : {64, 72, 96, 128}) {
-    for (const TrialHeads& heads : {TrialHeads{2, 2, 2}, TrialHeads{1, 8, 2}}) {
-      TrialChoice choice = gathering(head_dim, seed % 2 == 0 ? DType::bfloat16 : DType::float16);
+    for (const CaseHeads& heads : {CaseHeads{2, 2, 2}, CaseHeads{1, 8, 2}}) {
+      CaseChoice choice = gathering(head_dim, seed % 2 == 0 ? DType::bfloat16 : DType::float16);
       choice.rows_per_head = 64;
       choice.has_bias = seed % 3 == 0;
       choice.split = SplitMode::never;
       choice.seed = seed++;
-      ASSERT_EQ(testing::check_trial(machine, mask, heads, choice), "") << "head_dim " << head_dim;
+      ASSERT_EQ(testing::check_case(fixture, mask, heads, choice), "") << "head_dim " << head_dim;
     }
   }
 }
@@ -160,7 +160,7 @@ TEST(GatherOnGpu, IsAccurateWhereKeysFollowEachOther) {
 // with and without several work tiles a row.
 TEST(GatherOnGpu, IsAccurateWhereManyIndexTilesFollowEachOther) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   const auto cells = [](auto q, auto k) {
     if (k < 35 * 256) return k % 256 >= 64 && k % 256 < 192;
     return k % 5 == 0 && q % 128 > k % 7;
@@ -170,11 +170,11 @@ TEST(GatherOnGpu, IsAccurateWhereManyIndexTilesFollowEachOther) {
         testing::case_of("runs", testing::make_cells(q_len, 9300, cells), {128, 128});
     for (const std::int32_t head_dim : {64, 128}) {
       for (const bool has_bias : {false, true}) {
-        TrialChoice choice = gathering(head_dim, DType::bfloat16);
+        CaseChoice choice = gathering(head_dim, DType::bfloat16);
         choice.rows_per_head = 16;
         choice.has_bias = has_bias;
         PlanCounts counts;
-        ASSERT_EQ(testing::check_trial(machine, mask, {1, 4, 2}, choice, &counts), "")
+        ASSERT_EQ(testing::check_case(fixture, mask, {1, 4, 2}, choice, &counts), "")
             << q_len << " queries, head_dim " << head_dim;
         EXPECT_GT(counts.gather_chunks, 35);
       }
@@ -186,26 +186,26 @@ TEST(GatherOnGpu, IsAccurateWhereManyIndexTilesFollowEachOther) {
 // what is not finite; scales of either sign.
 TEST(GatherOnGpu, TakesAnyBiasAndScale) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const MaskCase& mask : testing::scattered_cases(260, 900, 51)) {
     std::uint64_t seed = 1;
     for (const DType dtype : {DType::bfloat16, DType::float16}) {
       for (const float scale : {0.0F, 0.21F, -0.15F}) {
         for (const double bias_scale : {1e-3, 1.0, 40.0}) {
-          TrialChoice choice = gathering(seed % 2 == 0 ? 64 : 128, dtype);
+          CaseChoice choice = gathering(seed % 2 == 0 ? 64 : 128, dtype);
           choice.has_bias = true;
           choice.softmax_scale = scale;
           choice.bias_scale = bias_scale;
           choice.rows_per_head = 48;
           choice.seed = seed++;
-          AttentionTrial trial(machine, mask, {1, 2, 1}, choice);
+          BackendAttentionCase test_case(fixture, mask, {1, 2, 1}, choice);
           for (std::int64_t key = 0; key < 900; key += 3)
-            trial.bias().set(0, key, 0, 0, -kInfinity);
-          trial.bias().upload();
-          const auto ran = trial.run();
+            test_case.bias().set(0, key, 0, 0, -kInfinity);
+          test_case.bias().upload();
+          const auto ran = test_case.run();
           ASSERT_TRUE(ran) << ran.error().message;
-          ASSERT_EQ(trial.check(), "") << mask.name << " " << to_string(choice);
+          ASSERT_EQ(test_case.check(), "") << mask.name << " " << to_string(choice);
         }
       }
     }
@@ -215,7 +215,7 @@ TEST(GatherOnGpu, TakesAnyBiasAndScale) {
 // More than three work tiles for each of 132 workers, of unlike lengths, some without keys.
 TEST(GatherOnGpu, IsAccurateWithManyWorkTilesForEachBlock) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   const MaskCase mask = testing::case_of(
       "many",
       testing::make_cells(
@@ -223,66 +223,66 @@ TEST(GatherOnGpu, IsAccurateWithManyWorkTilesForEachBlock) {
           [](auto q, auto k) { return k <= q && q / 128 % 5 != 3 && (k * k + q / 90) % 11 == 3; }),
       {128, 128});
   for (const std::int32_t head_dim : {64, 128}) {
-    TrialChoice choice = gathering(head_dim, DType::bfloat16);
+    CaseChoice choice = gathering(head_dim, DType::bfloat16);
     choice.rows_per_head = 48;
-    EXPECT_EQ(testing::check_trial(machine, mask, {5, 10, 10}, choice), "");
+    EXPECT_EQ(testing::check_case(fixture, mask, {5, 10, 10}, choice), "");
   }
 }
 
 // A long row whose keys several work tiles share.
 TEST(GatherOnGpu, IsAccurateWhereRowsAreSplit) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   const auto cells = [](auto q, auto k) { return k % 3 == 0 && (k < 9000 || q % 16 > k % 13); };
   for (const std::int64_t q_len : {16, 128}) {
     const MaskCase mask =
         testing::case_of("long", testing::make_cells(q_len, 12000, cells), {128, 128});
     for (const std::int32_t heads_q : {2, 8}) {
-      TrialChoice choice = gathering(128, DType::bfloat16);
+      CaseChoice choice = gathering(128, DType::bfloat16);
       choice.rows_per_head = 16;
-      AttentionTrial trial(machine, mask, {1, heads_q, 2}, choice);
-      EXPECT_GT(trial.plan().counts.gather_chunks, 0);
-      EXPECT_GT(trial.plan().split_rows.size(), 0u);
-      const auto ran = trial.run();
+      BackendAttentionCase test_case(fixture, mask, {1, heads_q, 2}, choice);
+      EXPECT_GT(test_case.plan().counts.gather_chunks, 0);
+      EXPECT_GT(test_case.plan().split_rows.size(), 0u);
+      const auto ran = test_case.run();
       ASSERT_TRUE(ran) << ran.error().message;
-      EXPECT_EQ(trial.check(), "");
+      EXPECT_EQ(test_case.check(), "");
     }
   }
 }
 
 TEST(GatherOnGpu, IsAccurateForHeadsAndElementsOfTheirOwn) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   const std::vector<MaskCase> one = testing::scattered_cases(150, 700, 22);
   const std::vector<MaskCase> other = testing::scattered_cases(261, 390, 23);
   for (std::size_t i = 0; i + 1 < one.size(); i += 2) {
     const MaskCase mask = testing::combined(
         "heads", 2, 4, {one[i], one[i], one[i + 1], one[i], other[i], other[i], other[i], other[i]},
         {128, 128});
-    TrialChoice choice = gathering(i % 4 == 0 ? 64 : 128, DType::bfloat16);
+    CaseChoice choice = gathering(i % 4 == 0 ? 64 : 128, DType::bfloat16);
     choice.seed = i + 1;
-    EXPECT_EQ(testing::check_trial(machine, mask, {2, 4, 2}, choice), "");
+    EXPECT_EQ(testing::check_case(fixture, mask, {2, 4, 2}, choice), "");
   }
 }
 
 TEST(GatherOnGpu, HasTheSameBitsTwice) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   for (const MaskCase& mask : testing::scattered_cases(300, 900, 31)) {
-    AttentionTrial trial(machine, mask, {1, 4, 2}, gathering(128, DType::bfloat16));
-    ASSERT_TRUE(trial.run(0xff));
-    const std::vector<unsigned char> first = trial.result_bytes();
-    ASSERT_TRUE(trial.run(0x11));
-    EXPECT_EQ(trial.result_bytes(), first) << mask.name;
+    BackendAttentionCase test_case(fixture, mask, {1, 4, 2}, gathering(128, DType::bfloat16));
+    ASSERT_TRUE(test_case.run(0xff));
+    const std::vector<unsigned char> first = test_case.result_bytes();
+    ASSERT_TRUE(test_case.run(0x11));
+    EXPECT_EQ(test_case.result_bytes(), first) << mask.name;
   }
 }
 
 // Lists in buffers of the caller, shorter than what work tiles and segments say. `num_shared`: keys
 // of a list that lie apart from the others, at most, in whole index tiles that all rows see.
-std::string check_device_lists(const MaskCase& mask, const TrialChoice& choice, int num_shared) {
-  GpuMachine machine;
-  AttentionTrial trial(machine, mask, {1, 2, 2}, choice);
-  AttentionPlan plan = trial.plan();
+std::string check_device_lists(const MaskCase& mask, const CaseChoice& choice, int num_shared) {
+  GpuFixture fixture;
+  BackendAttentionCase test_case(fixture, mask, {1, 2, 2}, choice);
+  AttentionPlan plan = test_case.plan();
   // What work tiles and segments say is more than the lists have, by an index tile and a half or
   // more.
   for (PlanSegment& segment : plan.segments) {
@@ -320,22 +320,22 @@ std::string check_device_lists(const MaskCase& mask, const TrialChoice& choice, 
   plan.kv_index_entries.clear();
   const DevicePlan device_plan = gpu_test::uploaded(plan);
   const gpu_test::Workspace workspace(device_plan);
-  const auto refused =
-      attention_forward(device_plan, trial.tensors(), workspace.data(), nullptr, trial.options());
+  const auto refused = attention_forward(device_plan, test_case.tensors(), workspace.data(),
+                                         nullptr, test_case.options());
   if (refused || refused.error().code != ErrorCode::invalid_argument) return "ran without lists";
-  trial.poison(0xff);
+  test_case.poison(0xff);
   const sm90::KvIndexArrays arrays{d_lists.data(), d_keys.data(), d_rows.data(), nullptr};
   const auto ran = sm90::attention_forward_with_lists(
-      device_plan, trial.tensors(), workspace.data(), nullptr, trial.options(), arrays);
+      device_plan, test_case.tensors(), workspace.data(), nullptr, test_case.options(), arrays);
   if (!ran) return ran.error().message;
-  trial.fetch();
+  test_case.fetch();
   workspace.require_canaries();
-  return trial.check();
+  return test_case.check();
 }
 
 TEST(GatherOnGpu, TakesListsThatAreMadeOnTheDevice) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  TrialChoice choice = gathering(128, DType::bfloat16);
+  CaseChoice choice = gathering(128, DType::bfloat16);
   choice.split = SplitMode::never;
   const MaskCase mask = testing::scattered_cases(300, 900, 41).front();
   EXPECT_EQ(check_device_lists(mask, choice, 0), "");
@@ -352,7 +352,7 @@ TEST(GatherOnGpu, TakesIndexTilesOfOtherLists) {
     for (const std::int32_t head_dim : {64, 128}) {
       for (const DType dtype : {DType::bfloat16, DType::float16}) {
         SCOPED_TRACE(::testing::Message() << num_shared << " keys, head_dim " << head_dim);
-        TrialChoice choice = gathering(head_dim, dtype);
+        CaseChoice choice = gathering(head_dim, dtype);
         choice.split = SplitMode::never;
         EXPECT_EQ(check_device_lists(mask, choice, num_shared), "");
         choice.has_bias = true;

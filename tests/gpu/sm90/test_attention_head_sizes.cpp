@@ -11,9 +11,9 @@
 namespace fdma {
 namespace {
 
-using gpu_test::GpuMachine;
+using gpu_test::GpuFixture;
+using testing::CaseChoice;
 using testing::MaskCase;
-using testing::TrialChoice;
 
 struct HeadSizes {
   std::int32_t head_dim, head_dim_v;
@@ -23,8 +23,8 @@ class AttentionHeadSizesOnGpu : public ::testing::TestWithParam<HeadSizes> {
  protected:
   void SetUp() override { FDMA_SKIP_WITHOUT_HOPPER(); }
 
-  static TrialChoice choice(DType dtype) {
-    TrialChoice choice;
+  static CaseChoice choice(DType dtype) {
+    CaseChoice choice;
     choice.head_dim = GetParam().head_dim;
     choice.head_dim_v = GetParam().head_dim_v;
     choice.dtype = dtype;
@@ -34,19 +34,19 @@ class AttentionHeadSizesOnGpu : public ::testing::TestWithParam<HeadSizes> {
 
 // Every kind of segment, tails, unequal lengths, every layout, with and without bias.
 TEST_P(AttentionHeadSizesOnGpu, AreAccurateForEveryKindOfSegment) {
-  GpuMachine machine;
+  GpuFixture fixture;
   std::mt19937 rng(7);
-  int trial = 0;
+  int test_case = 0;
   for (const auto& [q_len, kv_len] : {std::pair{300, 700}, {257, 64}, {1, 1000}, {130, 129}}) {
     for (const bool is_columns : {false, true}) {
       const MaskCase mask = is_columns ? testing::column_case(rng, q_len, kv_len)
                                        : testing::tile_case(rng, q_len, kv_len);
       for (const DType dtype : {DType::bfloat16, DType::float16}) {
-        TrialChoice each = choice(dtype);
-        each.layout = static_cast<testing::Layout>(trial % 3);
-        each.has_bias = trial % 4 >= 2;
-        each.seed = static_cast<std::uint64_t>(++trial);
-        EXPECT_EQ(testing::check_trial(machine, mask, {2, 4, 2}, each), "");
+        CaseChoice each = choice(dtype);
+        each.layout = static_cast<testing::Layout>(test_case % 3);
+        each.has_bias = test_case % 4 >= 2;
+        each.seed = static_cast<std::uint64_t>(++test_case);
+        EXPECT_EQ(testing::check_case(fixture, mask, {2, 4, 2}, each), "");
       }
     }
   }
@@ -54,26 +54,26 @@ TEST_P(AttentionHeadSizesOnGpu, AreAccurateForEveryKindOfSegment) {
 
 // Several work tiles for each block, of one tile and of many.
 TEST_P(AttentionHeadSizesOnGpu, AreAccurateWithManyItems) {
-  GpuMachine machine;
+  GpuFixture fixture;
   const MaskCase mask = testing::case_of(
       "causal", testing::make_cells(700, 700, [](auto q, auto k) { return k <= q; }), {128, 128});
   for (const bool has_bias : {false, true}) {
-    TrialChoice each = choice(DType::bfloat16);
+    CaseChoice each = choice(DType::bfloat16);
     each.has_bias = has_bias;
     each.rows_per_head = 30;
-    EXPECT_EQ(testing::check_trial(machine, mask, {12, 8, 8}, each), "");
+    EXPECT_EQ(testing::check_case(fixture, mask, {12, 8, 8}, each), "");
   }
 }
 
-// The zoo with odd lengths.
-TEST_P(AttentionHeadSizesOnGpu, AreAccurateForTheZoo) {
-  GpuMachine machine;
-  for (int index = 0; index < testing::kNumZooMasks; ++index) {
-    for (const testing::TrialCase& trial : testing::zoo_trials(index, 29)) {
-      TrialChoice each = trial.choice;
+// The mask suite with odd lengths.
+TEST_P(AttentionHeadSizesOnGpu, AreAccurateForTheMaskSuite) {
+  GpuFixture fixture;
+  for (int index = 0; index < testing::kNumSuiteMasks; ++index) {
+    for (const testing::BackendCase& test_case : testing::mask_suite_cases(index, 29)) {
+      CaseChoice each = test_case.choice;
       each.head_dim = GetParam().head_dim;
       each.head_dim_v = GetParam().head_dim_v;
-      EXPECT_EQ(testing::check_trial(machine, *trial.mask, trial.heads, each), "");
+      EXPECT_EQ(testing::check_case(fixture, *test_case.mask, test_case.heads, each), "");
     }
   }
 }

@@ -13,15 +13,15 @@
 namespace fdma {
 namespace {
 
-using gpu_test::GpuMachine;
+using gpu_test::GpuFixture;
 using gpu_test::OwnedStream;
 using gpu_test::require;
 using gpu_test::uploaded;
 using gpu_test::Workspace;
-using testing::AttentionTrial;
+using testing::BackendAttentionCase;
+using testing::CaseChoice;
 using testing::Layout;
 using testing::MaskCase;
-using testing::TrialChoice;
 
 // Two elements of different lengths with every kind of segment, for 16 heads.
 const MaskCase& mask_of_all_kinds() {
@@ -38,8 +38,8 @@ const MaskCase& mask_of_all_kinds() {
   return mask;
 }
 
-TrialChoice choice_of(std::int32_t head_dim, std::uint64_t seed) {
-  TrialChoice choice;
+CaseChoice choice_of(std::int32_t head_dim, std::uint64_t seed) {
+  CaseChoice choice;
   choice.head_dim = head_dim;
   choice.has_bias = true;
   choice.seed = seed;
@@ -50,45 +50,45 @@ TrialChoice choice_of(std::int32_t head_dim, std::uint64_t seed) {
 class AttentionLaunch : public ::testing::TestWithParam<std::int32_t> {
  protected:
   void SetUp() override { FDMA_SKIP_WITHOUT_HOPPER(); }
-  AttentionTrial trial(std::uint64_t seed) {
-    return {machine_, mask_of_all_kinds(), {2, 16, 4}, choice_of(GetParam(), seed)};
+  BackendAttentionCase test_case(std::uint64_t seed) {
+    return {fixture_, mask_of_all_kinds(), {2, 16, 4}, choice_of(GetParam(), seed)};
   }
-  GpuMachine machine_;
+  GpuFixture fixture_;
 };
 
 TEST_P(AttentionLaunch, GivesTheSameBitsEveryRunWhateverOutputsHeld) {
-  AttentionTrial trial = this->trial(1);
+  BackendAttentionCase test_case = this->test_case(1);
   std::vector<unsigned char> bytes;
   for (const unsigned char poison : {0xff, 0x00, 0x7f, 0x41, 0xff}) {
     for (int run = 0; run < 3; ++run) {
-      const auto ran = trial.run(poison);
+      const auto ran = test_case.run(poison);
       ASSERT_TRUE(ran) << ran.error().message;
-      if (bytes.empty()) bytes = trial.result_bytes();
-      ASSERT_EQ(trial.result_bytes(), bytes) << "poison " << int{poison} << " run " << run;
+      if (bytes.empty()) bytes = test_case.result_bytes();
+      ASSERT_EQ(test_case.result_bytes(), bytes) << "poison " << int{poison} << " run " << run;
     }
-    EXPECT_EQ(trial.check(), "");
+    EXPECT_EQ(test_case.check(), "");
   }
 }
 
 TEST_P(AttentionLaunch, GivesTheSameBitsForEveryLayoutOfTheTensors) {
   std::vector<unsigned char> bytes;
   for (const Layout layout : {Layout::rows, Layout::head_major, Layout::padded}) {
-    TrialChoice choice = choice_of(GetParam(), 2);
+    CaseChoice choice = choice_of(GetParam(), 2);
     choice.layout = layout;
-    AttentionTrial trial(machine_, mask_of_all_kinds(), {2, 16, 4}, choice);
-    const auto ran = trial.run();
+    BackendAttentionCase test_case(fixture_, mask_of_all_kinds(), {2, 16, 4}, choice);
+    const auto ran = test_case.run();
     ASSERT_TRUE(ran) << ran.error().message;
-    EXPECT_EQ(trial.check(), "");
-    if (bytes.empty()) bytes = trial.result_bytes();
-    EXPECT_EQ(trial.result_bytes(), bytes);
+    EXPECT_EQ(test_case.check(), "");
+    if (bytes.empty()) bytes = test_case.result_bytes();
+    EXPECT_EQ(test_case.result_bytes(), bytes);
   }
 }
 
 TEST_P(AttentionLaunch, GivesTheSameBitsWithoutLse) {
-  AttentionTrial with = this->trial(3);
-  TrialChoice choice = choice_of(GetParam(), 3);
+  BackendAttentionCase with = this->test_case(3);
+  CaseChoice choice = choice_of(GetParam(), 3);
   choice.wants_lse = false;
-  AttentionTrial without(machine_, mask_of_all_kinds(), {2, 16, 4}, choice);
+  BackendAttentionCase without(fixture_, mask_of_all_kinds(), {2, 16, 4}, choice);
   ASSERT_TRUE(with.run() && without.run());
   EXPECT_EQ(without.check(), "");
   EXPECT_EQ(with.out().bytes(), without.out().bytes());
@@ -96,41 +96,42 @@ TEST_P(AttentionLaunch, GivesTheSameBitsWithoutLse) {
 
 TEST_P(AttentionLaunch, RunsOnSeveralStreamsAtOnceByOnePlan) {
   constexpr int kStreams = 3, kRounds = 4;
-  AttentionTrial first = this->trial(4), second = this->trial(5), third = this->trial(6);
-  const std::array<AttentionTrial*, kStreams> trials{&first, &second, &third};
+  BackendAttentionCase first = this->test_case(4), second = this->test_case(5),
+                       third = this->test_case(6);
+  const std::array<BackendAttentionCase*, kStreams> test_cases{&first, &second, &third};
   std::array<std::vector<unsigned char>, kStreams> wanted;
   for (std::size_t i = 0; i < kStreams; ++i) {
-    ASSERT_TRUE(trials[i]->run());
-    ASSERT_EQ(trials[i]->check(), "");
-    wanted[i] = trials[i]->result_bytes();
+    ASSERT_TRUE(test_cases[i]->run());
+    ASSERT_EQ(test_cases[i]->check(), "");
+    wanted[i] = test_cases[i]->result_bytes();
   }
   const DevicePlan plan = uploaded(first.plan());
   require(cudaDeviceSynchronize(), "upload");
   const std::array<OwnedStream, kStreams> streams;
   const std::array<Workspace, kStreams> workspaces{Workspace(plan), Workspace(plan),
                                                    Workspace(plan)};
-  for (AttentionTrial* trial : trials) trial->poison(0xff);
+  for (BackendAttentionCase* test_case : test_cases) test_case->poison(0xff);
   for (int round = 0; round < kRounds; ++round) {
     for (std::size_t i = 0; i < kStreams; ++i) {
-      const auto ran = attention_forward(plan, trials[i]->tensors(), workspaces[i].data(),
-                                         streams[i].get(), trials[i]->options());
+      const auto ran = attention_forward(plan, test_cases[i]->tensors(), workspaces[i].data(),
+                                         streams[i].get(), test_cases[i]->options());
       ASSERT_TRUE(ran) << ran.error().message;
     }
   }
   for (std::size_t i = 0; i < kStreams; ++i) {
     streams[i].wait();
     workspaces[i].require_canaries();
-    trials[i]->fetch();
-    EXPECT_EQ(trials[i]->result_bytes(), wanted[i]) << i;
+    test_cases[i]->fetch();
+    EXPECT_EQ(test_cases[i]->result_bytes(), wanted[i]) << i;
   }
 }
 
 // One workspace may serve launches that follow each other on one stream, of several plans.
 TEST_P(AttentionLaunch, ReusesAWorkspaceOnOneStream) {
-  AttentionTrial first = this->trial(7);
+  BackendAttentionCase first = this->test_case(7);
   std::mt19937 rng(9);
   const MaskCase other_mask = testing::tile_case(rng, 1000, 700);
-  AttentionTrial second(machine_, other_mask, {1, 4, 4}, choice_of(GetParam(), 8));
+  BackendAttentionCase second(fixture_, other_mask, {1, 4, 4}, choice_of(GetParam(), 8));
   ASSERT_TRUE(first.run() && second.run());
   const auto first_bytes = first.result_bytes(), second_bytes = second.result_bytes();
   const OwnedStream stream;
@@ -155,10 +156,10 @@ TEST_P(AttentionLaunch, ReusesAWorkspaceOnOneStream) {
 
 // A kept workspace serves forward launches of several plans, those that reset its counter too.
 TEST_P(AttentionLaunch, KeepsAWorkspace) {
-  AttentionTrial first = this->trial(12);
+  BackendAttentionCase first = this->test_case(12);
   std::mt19937 rng(13);
   const MaskCase other_mask = testing::tile_case(rng, 40, 60);
-  AttentionTrial second(machine_, other_mask, {1, 4, 4}, choice_of(GetParam(), 14));
+  BackendAttentionCase second(fixture_, other_mask, {1, 4, 4}, choice_of(GetParam(), 14));
   ASSERT_TRUE(first.run() && second.run());
   const auto first_bytes = first.result_bytes(), second_bytes = second.result_bytes();
   const OwnedStream stream;
@@ -188,96 +189,96 @@ TEST_P(AttentionLaunch, KeepsAWorkspace) {
 }
 
 TEST_P(AttentionLaunch, IsCapturedIntoAGraphAndReplayedWithNewInputs) {
-  AttentionTrial trial = this->trial(10), other = this->trial(11);
-  ASSERT_TRUE(trial.run() && other.run());
-  const auto bytes = trial.result_bytes(), other_bytes = other.result_bytes();
+  BackendAttentionCase test_case = this->test_case(10), other = this->test_case(11);
+  ASSERT_TRUE(test_case.run() && other.run());
+  const auto bytes = test_case.result_bytes(), other_bytes = other.result_bytes();
   const OwnedStream stream;
-  const DevicePlan plan = uploaded(trial.plan(), stream.get());
+  const DevicePlan plan = uploaded(test_case.plan(), stream.get());
   const Workspace workspace(plan);
   stream.wait();
 
   const auto call = [&] {
-    return attention_forward(plan, trial.tensors(), workspace.data(), stream.get(),
-                             trial.options());
+    return attention_forward(plan, test_case.tensors(), workspace.data(), stream.get(),
+                             test_case.options());
   };
   const gpu_test::CapturedGraph graph(stream, call, 2);
 
   // Nothing ran yet.
-  trial.poison(0x41);
-  trial.fetch();
-  EXPECT_EQ(trial.out().stray_writes(), "");
+  test_case.poison(0x41);
+  test_case.fetch();
+  EXPECT_EQ(test_case.out().stray_writes(), "");
   for (int replay = 0; replay < 3; ++replay) {
-    trial.poison(0xff);
+    test_case.poison(0xff);
     graph.replay();
-    trial.fetch();
-    EXPECT_EQ(trial.result_bytes(), bytes) << replay;
+    test_case.fetch();
+    EXPECT_EQ(test_case.result_bytes(), bytes) << replay;
   }
-  trial.q().randomize(11 * 4, 1);
-  trial.k().randomize(11 * 4 + 1, 1);
-  trial.v().randomize(11 * 4 + 2, 1);
-  trial.bias().randomize(11 * 4 + 3, 1);
-  trial.poison(0xff);
+  test_case.q().randomize(11 * 4, 1);
+  test_case.k().randomize(11 * 4 + 1, 1);
+  test_case.v().randomize(11 * 4 + 2, 1);
+  test_case.bias().randomize(11 * 4 + 3, 1);
+  test_case.poison(0xff);
   graph.replay();
   workspace.require_canaries();
-  trial.fetch();
-  EXPECT_EQ(trial.result_bytes(), other_bytes);
+  test_case.fetch();
+  EXPECT_EQ(test_case.result_bytes(), other_bytes);
 }
 
 TEST_P(AttentionLaunch, PlansMoveAndSayWhatTheyAre) {
-  AttentionTrial trial = this->trial(12);
-  ASSERT_TRUE(trial.run());
-  const auto bytes = trial.result_bytes();
+  BackendAttentionCase test_case = this->test_case(12);
+  ASSERT_TRUE(test_case.run());
+  const auto bytes = test_case.result_bytes();
   DevicePlan plan = [&] {
     // The host plan may go when upload returns.
-    const AttentionPlan copy = trial.plan();
+    const AttentionPlan copy = test_case.plan();
     return uploaded(copy);
   }();
-  EXPECT_EQ(plan.shape(), trial.plan().shape);
-  EXPECT_EQ(plan.score(), trial.plan().score);
+  EXPECT_EQ(plan.shape(), test_case.plan().shape);
+  EXPECT_EQ(plan.score(), test_case.plan().score);
   EXPECT_EQ(plan.tile(), (BlockShape{128, 128}));
   EXPECT_EQ(plan.device(), 0);
   // Of 8 bytes of an entry of a list 6 go to the device.
-  const auto num_entries = static_cast<std::int64_t>(trial.plan().kv_index_entries.size());
-  EXPECT_GE(plan.size_bytes(), trial.plan().size_bytes() - 2 * num_entries);
-  EXPECT_LE(plan.size_bytes(), trial.plan().size_bytes() + 64 * 1024);
+  const auto num_entries = static_cast<std::int64_t>(test_case.plan().kv_index_entries.size());
+  EXPECT_GE(plan.size_bytes(), test_case.plan().size_bytes() - 2 * num_entries);
+  EXPECT_LE(plan.size_bytes(), test_case.plan().size_bytes() + 64 * 1024);
   EXPECT_GT(plan.workspace_bytes(), 0);
   const DevicePlan moved = std::move(plan);
   const Workspace workspace(moved);
-  trial.poison(0xff);
-  ASSERT_TRUE(
-      attention_forward(moved, trial.tensors(), workspace.data(), nullptr, trial.options()));
+  test_case.poison(0xff);
+  ASSERT_TRUE(attention_forward(moved, test_case.tensors(), workspace.data(), nullptr,
+                                test_case.options()));
   require(cudaDeviceSynchronize(), "attention_forward");
-  trial.fetch();
-  EXPECT_EQ(trial.result_bytes(), bytes);
+  test_case.fetch();
+  EXPECT_EQ(test_case.result_bytes(), bytes);
 }
 
 TEST_P(AttentionLaunch, APlanMayGoWhileItsKernelRuns) {
-  AttentionTrial trial = this->trial(13);
-  ASSERT_TRUE(trial.run());
-  const auto bytes = trial.result_bytes();
+  BackendAttentionCase test_case = this->test_case(13);
+  ASSERT_TRUE(test_case.run());
+  const auto bytes = test_case.result_bytes();
   const OwnedStream stream;
-  auto plan = std::make_unique<DevicePlan>(uploaded(trial.plan(), stream.get()));
+  auto plan = std::make_unique<DevicePlan>(uploaded(test_case.plan(), stream.get()));
   const Workspace workspace(*plan);
-  trial.poison(0xff);
+  test_case.poison(0xff);
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(
-        attention_forward(*plan, trial.tensors(), workspace.data(), stream.get(), trial.options()));
+    ASSERT_TRUE(attention_forward(*plan, test_case.tensors(), workspace.data(), stream.get(),
+                                  test_case.options()));
   }
   plan.reset();
   stream.wait();
-  trial.fetch();
-  EXPECT_EQ(trial.result_bytes(), bytes);
+  test_case.fetch();
+  EXPECT_EQ(test_case.result_bytes(), bytes);
 }
 
 TEST_P(AttentionLaunch, OfAPlanOnAnotherDeviceIsRejected) {
   int num_devices = 0;
   require(cudaGetDeviceCount(&num_devices), "cudaGetDeviceCount");
   if (num_devices < 2) GTEST_SKIP() << "needs two GPUs";
-  AttentionTrial trial = this->trial(14);
-  const DevicePlan plan = uploaded(trial.plan());
+  BackendAttentionCase test_case = this->test_case(14);
+  const DevicePlan plan = uploaded(test_case.plan());
   const Workspace workspace(plan);
   require(cudaSetDevice(1), "cudaSetDevice");
-  const auto ran = attention_forward(plan, trial.tensors(), workspace.data());
+  const auto ran = attention_forward(plan, test_case.tensors(), workspace.data());
   require(cudaSetDevice(0), "cudaSetDevice");
   ASSERT_FALSE(ran);
   EXPECT_EQ(ran.error().code, ErrorCode::unsupported) << ran.error().message;

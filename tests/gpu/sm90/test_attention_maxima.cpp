@@ -13,10 +13,10 @@
 namespace fdma {
 namespace {
 
-using gpu_test::GpuMachine;
-using testing::AttentionTrial;
+using gpu_test::GpuFixture;
+using testing::BackendAttentionCase;
+using testing::CaseChoice;
 using testing::MaskCase;
-using testing::TrialChoice;
 
 constexpr std::int64_t kQLen = 200, kKvLen = 700, kTileKeys = 128;
 
@@ -53,7 +53,7 @@ class AttentionMaximaOnGpu : public ::testing::TestWithParam<std::int32_t> {
   std::string wrong(const MaskCase& mask, ColumnMode columns, DType dtype, bool by_bias,
                     const Levels& levels) {
     constexpr float kLn2 = 0.6931471805599453F;
-    TrialChoice choice;
+    CaseChoice choice;
     choice.dtype = dtype;
     choice.head_dim = GetParam();
     if (GetParam() == 192) choice.head_dim_v = 128;
@@ -61,23 +61,24 @@ class AttentionMaximaOnGpu : public ::testing::TestWithParam<std::int32_t> {
     choice.has_bias = by_bias;
     choice.softmax_scale = kLn2;
     choice.q_scale = 0.05;
-    AttentionTrial trial(machine_, mask, {1, 2, 1}, choice);
+    BackendAttentionCase test_case(fixture_, mask, {1, 2, 1}, choice);
     for (std::int64_t row = 0; row < kQLen; ++row) {
-      for (std::int64_t h = 0; h < 2; ++h) trial.q().set(0, row, h, 0, h == 0 ? 1 : 0.5);
+      for (std::int64_t h = 0; h < 2; ++h) test_case.q().set(0, row, h, 0, h == 0 ? 1 : 0.5);
     }
     for (std::int64_t key = 0; key < kKvLen; ++key) {
       // A few keys of a tile are at its level, the others below.
       const double level =
           levels[static_cast<std::size_t>(key / kTileKeys)] - static_cast<double>(key % 5 * 2);
-      trial.k().set(0, key, 0, 0, by_bias ? 0 : level);
-      if (by_bias) trial.bias().set(0, key, 0, 0, level * kLn2);
+      test_case.k().set(0, key, 0, 0, by_bias ? 0 : level);
+      if (by_bias) test_case.bias().set(0, key, 0, 0, level * kLn2);
     }
-    for (testing::TrialTensor* tensor : {&trial.q(), &trial.k(), &trial.bias()}) tensor->upload();
-    const auto ran = trial.run();
-    return ran ? trial.check() : ran.error().message;
+    for (testing::BackendTensor* tensor : {&test_case.q(), &test_case.k(), &test_case.bias()})
+      tensor->upload();
+    const auto ran = test_case.run();
+    return ran ? test_case.check() : ran.error().message;
   }
 
-  GpuMachine machine_;
+  GpuFixture fixture_;
 };
 
 TEST_P(AttentionMaximaOnGpu, RiseByAnyStepInTiles) {

@@ -12,9 +12,9 @@
 namespace fdma {
 namespace {
 
-using testing::AttentionTrial;
+using testing::BackendAttentionCase;
+using testing::CaseChoice;
 using testing::MaskCase;
-using testing::TrialChoice;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr std::int64_t kQLen = 200, kKvLen = 600, kEmptyRow = 77, kOneKeyRow = 78;
@@ -57,25 +57,26 @@ class AttentionNanOnGpu : public ::testing::TestWithParam<std::int32_t> {
   enum class Where { q, k, bias, v };
   std::string wrong_after(const MaskCase& mask, Where where, std::int64_t index) {
     constexpr std::int64_t kColumn = 41;
-    TrialChoice choice;
+    CaseChoice choice;
     choice.head_dim = GetParam();
     choice.has_bias = true;
-    AttentionTrial clean(machine_, mask, {1, 2, 1}, choice),
-        trial(machine_, mask, {1, 2, 1}, choice);
-    if (where == Where::q) trial.q().set(0, index, 1, kColumn, kNan);
-    if (where == Where::k) trial.k().set(0, index, 0, kColumn, kNan);
-    if (where == Where::v) trial.v().set(0, index, 0, kColumn, kNan);
-    if (where == Where::bias) trial.bias().set(0, index, 0, 0, kNan);
-    for (testing::TrialTensor* tensor : {&trial.q(), &trial.k(), &trial.v(), &trial.bias()})
+    BackendAttentionCase clean(fixture_, mask, {1, 2, 1}, choice),
+        test_case(fixture_, mask, {1, 2, 1}, choice);
+    if (where == Where::q) test_case.q().set(0, index, 1, kColumn, kNan);
+    if (where == Where::k) test_case.k().set(0, index, 0, kColumn, kNan);
+    if (where == Where::v) test_case.v().set(0, index, 0, kColumn, kNan);
+    if (where == Where::bias) test_case.bias().set(0, index, 0, 0, kNan);
+    for (testing::BackendTensor* tensor :
+         {&test_case.q(), &test_case.k(), &test_case.v(), &test_case.bias()})
       tensor->upload();
-    if (!clean.run() || !trial.run(0x11)) return "it does not run";
+    if (!clean.run() || !test_case.run(0x11)) return "it does not run";
     const testing::Cells& cells = mask.cells.front();
     for (std::int64_t h = 0; h < 2; ++h) {
       for (std::int64_t row = 0; row < kQLen; ++row) {
         const bool has_keys = row != kEmptyRow && clean.lse().get(0, row, h) > -INFINITY;
         const bool sees =
             where == Where::q ? h == 1 && row == index && has_keys : cells.get(row, index);
-        const double lse = trial.lse().get(0, row, h), clean_lse = clean.lse().get(0, row, h);
+        const double lse = test_case.lse().get(0, row, h), clean_lse = clean.lse().get(0, row, h);
         const bool is_lse_right = sees && where != Where::v
                                       ? std::isnan(lse)
                                       : lse == clean_lse || std::fabs(lse - clean_lse) < 1e-3;
@@ -83,7 +84,8 @@ class AttentionNanOnGpu : public ::testing::TestWithParam<std::int32_t> {
           return fmt::format("h {}, row {} (sees it: {}): lse {}, without NaN {}", h, row, sees,
                              lse, clean_lse);
         for (std::int64_t d = 0; d < GetParam(); ++d) {
-          const double out = trial.out().get(0, row, h, d), good = clean.out().get(0, row, h, d);
+          const double out = test_case.out().get(0, row, h, d),
+                       good = clean.out().get(0, row, h, d);
           if (where == Where::v && d == kColumn && !sees && std::isnan(out) && has_keys) continue;
           const bool is_nan = sees && (where != Where::v || d == kColumn);
           if (is_nan ? std::isnan(out) : std::fabs(out - good) <= 0.02 * (1 + std::fabs(good)))
@@ -96,7 +98,7 @@ class AttentionNanOnGpu : public ::testing::TestWithParam<std::int32_t> {
     return {};
   }
 
-  gpu_test::GpuMachine machine_;
+  gpu_test::GpuFixture fixture_;
 };
 
 TEST_P(AttentionNanOnGpu, InAQueryRowStaysInThatRow) {

@@ -13,15 +13,15 @@
 namespace fdma {
 namespace {
 
-using gpu_test::GpuMachine;
-using testing::AttentionTrial;
+using gpu_test::GpuFixture;
+using testing::BackendAttentionCase;
+using testing::CaseChoice;
+using testing::CaseHeads;
 using testing::Layout;
 using testing::MaskCase;
-using testing::TrialChoice;
-using testing::TrialHeads;
 
-TrialChoice even(std::int32_t head_dim, DType dtype) {
-  TrialChoice choice;
+CaseChoice even(std::int32_t head_dim, DType dtype) {
+  CaseChoice choice;
   choice.head_dim = head_dim;
   choice.dtype = dtype;
   choice.wants_out_low = true;
@@ -29,13 +29,13 @@ TrialChoice even(std::int32_t head_dim, DType dtype) {
   return choice;
 }
 
-void expect_exact(const MaskCase& mask, const TrialHeads& heads, const TrialChoice& choice) {
-  GpuMachine machine;
-  AttentionTrial trial(machine, mask, heads, choice);
-  const auto ran = trial.run();
+void expect_exact(const MaskCase& mask, const CaseHeads& heads, const CaseChoice& choice) {
+  GpuFixture fixture;
+  BackendAttentionCase test_case(fixture, mask, heads, choice);
+  const auto ran = test_case.run();
   ASSERT_TRUE(ran) << ran.error().message;
-  EXPECT_EQ(trial.check(), "") << to_string(choice);
-  EXPECT_LT(trial.error_with_out_low(), testing::kOutLowError) << to_string(choice);
+  EXPECT_EQ(test_case.check(), "") << to_string(choice);
+  EXPECT_LT(test_case.error_with_out_low(), testing::kOutLowError) << to_string(choice);
 }
 
 MaskCase band(std::int64_t q_len, std::int64_t kv_len) {
@@ -53,7 +53,7 @@ TEST(OutLowOnGpu, IsWhatRoundingTook) {
   for (const std::int32_t head_dim : {64, 96, 128, 192, 256, 40, 8}) {
     for (const DType dtype : {DType::bfloat16, DType::float16}) {
       for (const auto& [q_len, kv_len] : {std::pair{300, 450}, {128, 130}, {5, 600}}) {
-        TrialChoice choice = even(head_dim, dtype);
+        CaseChoice choice = even(head_dim, dtype);
         choice.head_dim_v = i % 3 == 0 && head_dim >= 128 ? 128 : 0;
         choice.has_bias = i % 2 == 0;
         choice.layout = i % 5 == 1   ? Layout::padded
@@ -72,12 +72,13 @@ TEST(OutLowOnGpu, IsThatOfSplitRows) {
     // Many partials of few rows, a few of many, and some of some: three ways to combine them.
     for (const auto& [q_len, kv_len, heads] :
          {std::tuple{1, 40000, 1}, {130, 2000, 8}, {130, 20000, 2}}) {
-      const TrialChoice choice = even(head_dim, head_dim == 128 ? DType::float16 : DType::bfloat16);
-      GpuMachine machine;
+      const CaseChoice choice = even(head_dim, head_dim == 128 ? DType::float16 : DType::bfloat16);
+      GpuFixture fixture;
       const MaskCase mask = band(q_len, kv_len);
-      const TrialHeads trial_heads{1, heads, heads};
-      EXPECT_FALSE(AttentionTrial(machine, mask, trial_heads, choice).plan().split_rows.empty());
-      expect_exact(mask, trial_heads, choice);
+      const CaseHeads case_heads{1, heads, heads};
+      EXPECT_FALSE(
+          BackendAttentionCase(fixture, mask, case_heads, choice).plan().split_rows.empty());
+      expect_exact(mask, case_heads, choice);
     }
   }
 }
@@ -87,7 +88,7 @@ TEST(OutLowOnGpu, IsThatOfGatheredKeys) {
   int i = 0;
   for (const std::int32_t head_dim : {64, 96, 128}) {
     for (const MaskCase& mask : testing::scattered_cases(257, 1003, 3)) {
-      TrialChoice choice = even(head_dim, ++i % 2 == 0 ? DType::bfloat16 : DType::float16);
+      CaseChoice choice = even(head_dim, ++i % 2 == 0 ? DType::bfloat16 : DType::float16);
       choice.columns = ColumnMode::gather;
       choice.has_bias = i % 3 == 0;
       choice.seed = static_cast<std::uint64_t>(i);

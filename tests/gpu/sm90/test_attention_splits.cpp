@@ -16,16 +16,16 @@ namespace fdma {
 namespace {
 
 using gpu_test::DeviceArray;
-using gpu_test::GpuMachine;
+using gpu_test::GpuFixture;
 using gpu_test::OwnedStream;
 using gpu_test::require;
 using gpu_test::uploaded;
 using gpu_test::Workspace;
-using testing::AttentionTrial;
+using testing::BackendAttentionCase;
+using testing::CaseChoice;
+using testing::CaseHeads;
 using testing::Layout;
 using testing::MaskCase;
-using testing::TrialChoice;
-using testing::TrialHeads;
 
 constexpr BlockShape kTile{128, 128};
 
@@ -40,35 +40,35 @@ const MaskCase& causal_case(std::int64_t q_len, std::int64_t kv_len) {
   static std::map<std::pair<std::int64_t, std::int64_t>, MaskCase> cases;
   auto [place, is_new] = cases.try_emplace({q_len, kv_len});
   if (is_new) {
-    zoo::ZooMask mask = zoo::make_square("causal", "causal", kv_len);
+    suite::SuiteMask mask = suite::make_square("causal", "causal", kv_len);
     mask.shape.q_lens = {q_len};
     place->second = testing::compiled_case(mask, kTile);
   }
   return place->second;
 }
 
-// Runs the four ways to plan a trial; all must be right.
-void expect_all_ways(const MaskCase& mask, const TrialHeads& heads, TrialChoice choice,
+// Runs the four ways to plan a case; all must be right.
+void expect_all_ways(const MaskCase& mask, const CaseHeads& heads, CaseChoice choice,
                      bool is_split) {
-  GpuMachine machine;
+  GpuFixture fixture;
   for (const SplitMode split : {SplitMode::automatic, SplitMode::never}) {
     for (const PackMode pack : {PackMode::automatic, PackMode::never}) {
       choice.split = split;
       choice.pack = pack;
-      AttentionTrial trial(machine, mask, heads, choice);
+      BackendAttentionCase test_case(fixture, mask, heads, choice);
       if (split == SplitMode::never) {
-        EXPECT_TRUE(trial.plan().split_rows.empty());
+        EXPECT_TRUE(test_case.plan().split_rows.empty());
       } else if (is_split) {
-        EXPECT_FALSE(trial.plan().split_rows.empty());
+        EXPECT_FALSE(test_case.plan().split_rows.empty());
       }
       const std::string where = fmt::format("{} heads {}/{}, {}", mask.name, heads.heads_q,
                                             heads.heads_kv, to_string(choice));
-      const auto ran = trial.run();
+      const auto ran = test_case.run();
       ASSERT_TRUE(ran) << where << ": " << ran.error().message;
-      ASSERT_EQ(trial.check(), "") << where;
-      const std::vector<unsigned char> bytes = trial.result_bytes();
-      ASSERT_TRUE(trial.run(0x41));
-      ASSERT_EQ(trial.result_bytes(), bytes) << where << ": two runs differ";
+      ASSERT_EQ(test_case.check(), "") << where;
+      const std::vector<unsigned char> bytes = test_case.result_bytes();
+      ASSERT_TRUE(test_case.run(0x41));
+      ASSERT_EQ(test_case.result_bytes(), bytes) << where << ": two runs differ";
     }
   }
 }
@@ -78,20 +78,20 @@ class DecodeOnGpu : public ::testing::TestWithParam<std::tuple<std::int64_t, std
 TEST_P(DecodeOnGpu, IsAccurateForLongKeys) {
   FDMA_SKIP_WITHOUT_HOPPER();
   const auto& [q_len, group] = GetParam();
-  GpuMachine machine;
-  TrialChoice choice;
+  GpuFixture fixture;
+  CaseChoice choice;
   choice.rows_per_head = 3;
   choice.head_dim = group % 8 == 0 ? 128 : 64;
   choice.dtype = group % 2 == 0 ? DType::bfloat16 : DType::float16;
-  AttentionTrial trial(machine, causal_case(q_len, 131071), {1, group, 1}, choice);
-  EXPECT_FALSE(trial.plan().split_rows.empty());
-  EXPECT_EQ(trial.plan().heads_per_tile == 1, group == 1);
-  const auto ran = trial.run();
+  BackendAttentionCase test_case(fixture, causal_case(q_len, 131071), {1, group, 1}, choice);
+  EXPECT_FALSE(test_case.plan().split_rows.empty());
+  EXPECT_EQ(test_case.plan().heads_per_tile == 1, group == 1);
+  const auto ran = test_case.run();
   ASSERT_TRUE(ran) << ran.error().message;
-  EXPECT_EQ(trial.check(), "");
-  const std::vector<unsigned char> bytes = trial.result_bytes();
-  ASSERT_TRUE(trial.run(0x41));
-  EXPECT_EQ(trial.result_bytes(), bytes);
+  EXPECT_EQ(test_case.check(), "");
+  const std::vector<unsigned char> bytes = test_case.result_bytes();
+  ASSERT_TRUE(test_case.run(0x41));
+  EXPECT_EQ(test_case.result_bytes(), bytes);
 }
 
 INSTANTIATE_TEST_SUITE_P(Lengths, DecodeOnGpu,
@@ -107,7 +107,7 @@ TEST(AttentionSplits, AreAccurateForEveryGroupOfHeads) {
   std::uint64_t seed = 0;
   for (const std::int64_t q_len : {1, 3, 61, 130}) {
     for (const std::int32_t group : {1, 2, 3, 4, 7, 8, 12, 16}) {
-      TrialChoice choice;
+      CaseChoice choice;
       choice.seed = ++seed;
       choice.rows_per_head = 40;
       choice.head_dim = seed % 3 == 0 ? 64 : 128;
@@ -126,22 +126,22 @@ TEST(AttentionSplits, AreAccurateForEveryKindOfSegment) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 rng(41);
   PlanCounts counts;
-  for (int trial = 0; trial < 10; ++trial) {
+  for (int test_case = 0; test_case < 10; ++test_case) {
     const std::int64_t q_len = testing::pick(rng, 1, 150);
     std::vector<MaskCase> cases;
     for (int b = 0; b < 2; ++b) {
       const std::int64_t kv_len = testing::pick(rng, 1500, 4000);
-      cases.push_back(trial % 2 == 0 ? testing::tile_case(rng, q_len, kv_len)
-                                     : testing::column_case(rng, q_len, kv_len));
+      cases.push_back(test_case % 2 == 0 ? testing::tile_case(rng, q_len, kv_len)
+                                         : testing::column_case(rng, q_len, kv_len));
     }
-    const MaskCase mask = testing::combined(fmt::format("trial {}", trial), 2, 1, cases, kTile);
-    TrialChoice choice;
-    choice.seed = static_cast<std::uint64_t>(trial) + 1;
-    choice.head_dim = trial % 4 < 2 ? 128 : 64;
-    choice.has_bias = trial % 3 == 0;
-    expect_all_ways(mask, {2, trial % 2 == 0 ? 4 : 7, 1}, choice, true);
-    GpuMachine machine;
-    const AttentionTrial planned(machine, mask, {2, 4, 1}, choice);
+    const MaskCase mask = testing::combined(fmt::format("trial {}", test_case), 2, 1, cases, kTile);
+    CaseChoice choice;
+    choice.seed = static_cast<std::uint64_t>(test_case) + 1;
+    choice.head_dim = test_case % 4 < 2 ? 128 : 64;
+    choice.has_bias = test_case % 3 == 0;
+    expect_all_ways(mask, {2, test_case % 2 == 0 ? 4 : 7, 1}, choice, true);
+    GpuFixture fixture;
+    const BackendAttentionCase planned(fixture, mask, {2, 4, 1}, choice);
     counts.full_tiles += planned.plan().counts.full_tiles;
     counts.bitmap_tiles += planned.plan().counts.bitmap_tiles;
     counts.row_tiles += planned.plan().counts.row_tiles;
@@ -162,7 +162,7 @@ TEST(AttentionSplits, CombineRowsThatSeeFewKeysOrNone) {
                           [](auto q, auto k) { return q % 5 != 0 && k / 10 == (q * 53) % 500; }),
       kTile);
   for (const bool has_bias : {false, true}) {
-    TrialChoice choice;
+    CaseChoice choice;
     choice.has_bias = has_bias;
     expect_all_ways(mask, {2, 4, 1}, choice, true);
     expect_all_ways(mask, {1, 1, 1}, choice, true);
@@ -177,11 +177,11 @@ TEST(AttentionSplits, StandBesideWholeRows) {
       testing::make_cells(1500, 6000,
                           [](auto q, auto k) { return q < 3 || (k / 128 == q / 128 && k <= q); }),
       kTile);
-  GpuMachine machine;
-  TrialChoice choice;
+  GpuFixture fixture;
+  CaseChoice choice;
   choice.rows_per_head = 150;
-  AttentionTrial trial(machine, mask, {1, 2, 2}, choice);
-  const AttentionPlan& plan = trial.plan();
+  BackendAttentionCase test_case(fixture, mask, {1, 2, 2}, choice);
+  const AttentionPlan& plan = test_case.plan();
   EXPECT_EQ(plan.split_rows.size(), 2U);
   EXPECT_TRUE(
       std::any_of(plan.work_tiles.begin(), plan.work_tiles.end(),
@@ -192,7 +192,7 @@ TEST(AttentionSplits, StandBesideWholeRows) {
 TEST(AttentionSplits, HoldWhereLogitsAreFarApart) {
   FDMA_SKIP_WITHOUT_HOPPER();
   for (const double scale : {1e-3, 30.0, 300.0}) {
-    TrialChoice choice;
+    CaseChoice choice;
     choice.has_bias = true;
     choice.bias_scale = scale;
     expect_all_ways(causal_case(17, 4000), {1, 8, 1}, choice, true);
@@ -203,49 +203,49 @@ TEST(AttentionSplits, HoldWhereLogitsAreFarApart) {
 // written.
 TEST(AttentionSplits, UseTheWorkspaceThatTheirPlanAsksFor) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
-  AttentionTrial trial(machine, causal_case(3, 20000), {1, 8, 2}, {});
-  ASSERT_FALSE(trial.plan().split_rows.empty());
-  const DevicePlan plan = uploaded(trial.plan());
-  const sm90::PartialLayout layout{128, num_partials(trial.plan())};
+  GpuFixture fixture;
+  BackendAttentionCase test_case(fixture, causal_case(3, 20000), {1, 8, 2}, {});
+  ASSERT_FALSE(test_case.plan().split_rows.empty());
+  const DevicePlan plan = uploaded(test_case.plan());
+  const sm90::PartialLayout layout{128, num_partials(test_case.plan())};
   EXPECT_GE(plan.workspace_bytes(), 256 + layout.bytes());
-  ASSERT_TRUE(trial.run());
-  const std::vector<unsigned char> wanted = trial.result_bytes();
+  ASSERT_TRUE(test_case.run());
+  const std::vector<unsigned char> wanted = test_case.result_bytes();
   for (const unsigned char byte : {0x00, 0x7f, 0x41, 0xff}) {
     const Workspace workspace(plan);
     require(cudaMemset(workspace.data(), byte, static_cast<std::size_t>(plan.workspace_bytes())),
             "cudaMemset");
-    trial.poison(0xff);
-    ASSERT_TRUE(
-        attention_forward(plan, trial.tensors(), workspace.data(), nullptr, trial.options()));
+    test_case.poison(0xff);
+    ASSERT_TRUE(attention_forward(plan, test_case.tensors(), workspace.data(), nullptr,
+                                  test_case.options()));
     workspace.require_canaries();
-    trial.fetch();
-    EXPECT_EQ(trial.result_bytes(), wanted) << int{byte};
+    test_case.fetch();
+    EXPECT_EQ(test_case.result_bytes(), wanted) << int{byte};
   }
 }
 
 TEST(AttentionSplits, GiveTheSameBitsInAGraphReplayedManyTimes) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
-  AttentionTrial trial(machine, causal_case(1, 20000), {4, 8, 1}, {});
-  ASSERT_FALSE(trial.plan().split_rows.empty());
-  ASSERT_TRUE(trial.run());
-  ASSERT_EQ(trial.check(), "");
-  const std::vector<unsigned char> wanted = trial.result_bytes();
-  const DevicePlan plan = uploaded(trial.plan());
+  GpuFixture fixture;
+  BackendAttentionCase test_case(fixture, causal_case(1, 20000), {4, 8, 1}, {});
+  ASSERT_FALSE(test_case.plan().split_rows.empty());
+  ASSERT_TRUE(test_case.run());
+  ASSERT_EQ(test_case.check(), "");
+  const std::vector<unsigned char> wanted = test_case.result_bytes();
+  const DevicePlan plan = uploaded(test_case.plan());
   const Workspace workspace(plan);
   const OwnedStream stream;
   require(cudaDeviceSynchronize(), "upload");
   const gpu_test::CapturedGraph graph(stream, [&] {
-    return attention_forward(plan, trial.tensors(), workspace.data(), stream.get(),
-                             trial.options());
+    return attention_forward(plan, test_case.tensors(), workspace.data(), stream.get(),
+                             test_case.options());
   });
-  trial.poison(0xff);
+  test_case.poison(0xff);
   for (int replay = 0; replay < 200; ++replay) graph.launch();
   stream.wait();
   workspace.require_canaries();
-  trial.fetch();
-  EXPECT_EQ(trial.result_bytes(), wanted);
+  test_case.fetch();
+  EXPECT_EQ(test_case.result_bytes(), wanted);
 }
 
 }  // namespace

@@ -12,14 +12,14 @@
 namespace fdma {
 namespace {
 
-using gpu_test::GpuMachine;
+using gpu_test::GpuFixture;
 using gpu_test::require;
 using gpu_test::uploaded;
 using gpu_test::Workspace;
-using testing::AttentionTrial;
+using testing::BackendAttentionCase;
+using testing::CaseChoice;
 using ::testing::HasSubstr;
 using testing::MaskCase;
-using testing::TrialChoice;
 
 MaskCase causal(std::int64_t q_len, std::int64_t kv_len) {
   return testing::case_of("causal",
@@ -28,8 +28,8 @@ MaskCase causal(std::int64_t q_len, std::int64_t kv_len) {
 }
 
 // With gaps, so that a stride may change without two elements at one address.
-TrialChoice with_bias() {
-  TrialChoice choice;
+CaseChoice with_bias() {
+  CaseChoice choice;
   choice.layout = testing::Layout::padded;
   choice.has_bias = true;
   return choice;
@@ -43,19 +43,19 @@ class AttentionTensorsOnGpu : public ::testing::Test {
   void expect_rejected(const char* named, ErrorCode code,
                        const std::function<void(AttentionTensors&)>& change,
                        AttentionOptions options = {}) {
-    AttentionTrial trial(machine_, mask_, {2, 4, 2}, with_bias());
-    const DevicePlan plan = uploaded(trial.plan());
+    BackendAttentionCase test_case(fixture_, mask_, {2, 4, 2}, with_bias());
+    const DevicePlan plan = uploaded(test_case.plan());
     const Workspace workspace(plan);
-    AttentionTensors tensors = trial.tensors();
+    AttentionTensors tensors = test_case.tensors();
     change(tensors);
-    trial.poison(0x3c);
+    test_case.poison(0x3c);
     const auto ran = attention_forward(plan, tensors, workspace.data(), nullptr, options);
     require(cudaDeviceSynchronize(), named);
     ASSERT_FALSE(ran.has_value()) << named;
     EXPECT_EQ(ran.error().code, code) << ran.error().message;
     EXPECT_THAT(ran.error().message, HasSubstr(named));
-    trial.fetch();
-    for (const unsigned char byte : trial.result_bytes()) ASSERT_EQ(byte, 0x3c) << named;
+    test_case.fetch();
+    for (const unsigned char byte : test_case.result_bytes()) ASSERT_EQ(byte, 0x3c) << named;
   }
 
   // The same change of each of q, k, v and out.
@@ -79,7 +79,7 @@ class AttentionTensorsOnGpu : public ::testing::Test {
     });
   }
 
-  GpuMachine machine_;
+  GpuFixture fixture_;
   MaskCase mask_ = causal(150, 200);
 };
 
@@ -157,20 +157,20 @@ TEST_F(AttentionTensorsOnGpu, WithoutDataOrOfOtherExtentsAreRejected) {
 }
 
 TEST_F(AttentionTensorsOnGpu, NeedAWorkspace) {
-  AttentionTrial trial(machine_, mask_, {2, 4, 2}, with_bias());
-  const DevicePlan plan = uploaded(trial.plan());
+  BackendAttentionCase test_case(fixture_, mask_, {2, 4, 2}, with_bias());
+  const DevicePlan plan = uploaded(test_case.plan());
   const Workspace workspace(plan);
-  trial.poison(0x3c);
+  test_case.poison(0x3c);
   for (void* memory : {static_cast<void*>(nullptr),
                        static_cast<void*>(static_cast<char*>(workspace.data()) + 4)}) {
-    const auto ran = attention_forward(plan, trial.tensors(), memory);
+    const auto ran = attention_forward(plan, test_case.tensors(), memory);
     require(cudaDeviceSynchronize(), "workspace");
     ASSERT_FALSE(ran);
     EXPECT_EQ(ran.error().code, ErrorCode::invalid_argument) << ran.error().message;
     EXPECT_THAT(ran.error().message, HasSubstr("workspace"));
   }
-  trial.fetch();
-  for (const unsigned char byte : trial.result_bytes()) ASSERT_EQ(byte, 0x3c);
+  test_case.fetch();
+  for (const unsigned char byte : test_case.result_bytes()) ASSERT_EQ(byte, 0x3c);
 }
 
 TEST_F(AttentionTensorsOnGpu, PlansOfTheCpuAreNotUploaded) {
@@ -185,12 +185,12 @@ TEST_F(AttentionTensorsOnGpu, PlansOfTheCpuAreNotUploaded) {
 // Heads of one KV tensor by stride 0, as an expanded tensor has them: the copy engine takes strides
 // that are not 0 only, so it is an error that says so or a right result, never a wrong one.
 TEST_F(AttentionTensorsOnGpu, RepeatedByStrideZeroAreRightOrRejected) {
-  AttentionTrial trial(machine_, mask_, {2, 4, 2}, with_bias());
-  const DevicePlan plan = uploaded(trial.plan());
+  BackendAttentionCase test_case(fixture_, mask_, {2, 4, 2}, with_bias());
+  const DevicePlan plan = uploaded(test_case.plan());
   const Workspace workspace(plan);
-  AttentionTensors tensors = trial.tensors();
+  AttentionTensors tensors = test_case.tensors();
   tensors.kv.k.strides[2] = tensors.kv.v.strides[2] = 0;
-  trial.poison(0xff);
+  test_case.poison(0xff);
   const auto ran = attention_forward(plan, tensors, workspace.data());
   require(cudaDeviceSynchronize(), "attention_forward");
   if (!ran) {
@@ -198,17 +198,17 @@ TEST_F(AttentionTensorsOnGpu, RepeatedByStrideZeroAreRightOrRejected) {
     EXPECT_THAT(ran.error().message, HasSubstr("stride"));
     return;
   }
-  // Both KV heads are the first one: the trial with equal heads.
-  AttentionTrial equal(machine_, mask_, {2, 4, 2}, with_bias());
-  for (testing::TrialTensor* tensor : {&equal.k(), &equal.v()}) {
+  // Both KV heads are the first one: the case with equal heads.
+  BackendAttentionCase equal(fixture_, mask_, {2, 4, 2}, with_bias());
+  for (testing::BackendTensor* tensor : {&equal.k(), &equal.v()}) {
     for (std::int64_t b = 0; b < 2; ++b)
       for (std::int64_t i = 0; i < 200; ++i)
         for (std::int64_t d = 0; d < 128; ++d) tensor->set(b, i, 1, d, tensor->get(b, i, 0, d));
     tensor->upload();
   }
   ASSERT_TRUE(equal.run());
-  trial.fetch();
-  EXPECT_EQ(trial.result_bytes(), equal.result_bytes());
+  test_case.fetch();
+  EXPECT_EQ(test_case.result_bytes(), equal.result_bytes());
 }
 
 // Which stride of [batch, length, heads] is large, in elements. The whole spans more than 2^31.
@@ -275,12 +275,12 @@ TEST_F(AttentionTensorsOnGpu, MaySpanMoreThan32BitsCount) {
   if (free_bytes < kNeeded) GTEST_SKIP() << "needs 48 GiB of free GPU memory, has " << free_bytes;
   const MaskCase mask = causal(140, 190);
   for (const FarStrides& far : kFarStrides) {
-    AttentionTrial trial(machine_, mask, {2, 3, 3}, with_bias());
-    const auto near_ran = trial.run();
+    BackendAttentionCase test_case(fixture_, mask, {2, 3, 3}, with_bias());
+    const auto near_ran = test_case.run();
     ASSERT_TRUE(near_ran) << near_ran.error().message;
-    ASSERT_EQ(trial.check(), "");
-    const auto bytes = trial.result_bytes();
-    AttentionTensors tensors = trial.tensors();
+    ASSERT_EQ(test_case.check(), "");
+    const auto bytes = test_case.result_bytes();
+    AttentionTensors tensors = test_case.tensors();
     const FarTensor q(tensors.q, far), k(tensors.kv.k, far), v(tensors.kv.v, far),
         out(tensors.out.view(), far);
     for (const FarTensor* tensor : {&q, &k, &v}) tensor->copy(true);
@@ -289,15 +289,16 @@ TEST_F(AttentionTensorsOnGpu, MaySpanMoreThan32BitsCount) {
     tensors.kv.v = v.view();
     tensors.out.data = const_cast<void*>(out.view().data);
     tensors.out.strides = out.view().strides;
-    const DevicePlan plan = uploaded(trial.plan());
+    const DevicePlan plan = uploaded(test_case.plan());
     const Workspace workspace(plan);
-    trial.poison(0xff);
-    const auto ran = attention_forward(plan, tensors, workspace.data(), nullptr, trial.options());
+    test_case.poison(0xff);
+    const auto ran =
+        attention_forward(plan, tensors, workspace.data(), nullptr, test_case.options());
     ASSERT_TRUE(ran) << far.name << ": " << ran.error().message;
     require(cudaDeviceSynchronize(), far.name);
     out.copy(false);
-    trial.fetch();
-    EXPECT_EQ(trial.result_bytes(), bytes) << far.name;
+    test_case.fetch();
+    EXPECT_EQ(test_case.result_bytes(), bytes) << far.name;
   }
 }
 

@@ -16,15 +16,15 @@ namespace fdma {
 namespace {
 
 using gpu_test::CapturedGraph;
-using gpu_test::GpuMachine;
+using gpu_test::GpuFixture;
 using gpu_test::OwnedStream;
 using gpu_test::uploaded;
 using gpu_test::Workspace;
+using testing::BackendBackwardCase;
 using testing::BackwardChoice;
-using testing::BackwardTrial;
+using testing::CaseChoice;
+using testing::CaseHeads;
 using testing::MaskCase;
-using testing::TrialChoice;
-using testing::TrialHeads;
 
 BackwardChoice listed() {
   BackwardChoice choice;
@@ -32,28 +32,28 @@ BackwardChoice listed() {
   return choice;
 }
 
-std::string listed_error(GpuMachine& machine, const MaskCase& mask, const TrialHeads& heads,
-                         const TrialChoice& choice, const BackwardChoice& backward = listed()) {
-  BackwardTrial trial(machine, mask, heads, choice, backward);
-  const AttentionPlan& plan = trial.plan();
+std::string listed_error(GpuFixture& fixture, const MaskCase& mask, const CaseHeads& heads,
+                         const CaseChoice& choice, const BackwardChoice& backward = listed()) {
+  BackendBackwardCase test_case(fixture, mask, heads, choice, backward);
+  const AttentionPlan& plan = test_case.plan();
   if (!plan.has_worklist() && plan.counts.full_tiles + plan.counts.bitmap_tiles > 0) {
     return mask.name + ": is not listed";
   }
-  const auto ran = trial.run();
-  return ran ? trial.check() : mask.name + ": " + ran.error().message;
+  const auto ran = test_case.run();
+  return ran ? test_case.check() : mask.name + ": " + ran.error().message;
 }
 
 // Every mask of scattered keys with types, head sizes, groups of heads and layouts in turn.
 TEST(BackwardOverKvWorklist, IsAsAccurateAsAnExplicitProduct) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   std::uint64_t seed = 1;
   for (const auto& [q_len, kv_len] :
        {std::pair{300, 500}, {257, 1003}, {640, 640}, {1, 900}, {129, 1}}) {
     for (const MaskCase& mask :
          testing::scattered_cases(q_len, kv_len, static_cast<std::uint32_t>(seed))) {
       constexpr std::int32_t kHeadDims[] = {128, 64, 96, 128, 40, 64, 256, 112};
-      TrialChoice choice;
+      CaseChoice choice;
       choice.head_dim = kHeadDims[seed % std::size(kHeadDims)];
       choice.dtype = seed % 2 == 0 ? DType::bfloat16 : DType::float16;
       if (seed % 5 == 0) choice.head_dim_v = 80;
@@ -62,8 +62,8 @@ TEST(BackwardOverKvWorklist, IsAsAccurateAsAnExplicitProduct) {
       choice.seed = seed;
       BackwardChoice backward = listed();
       backward.are_gradients_float32 = seed % 7 == 2;
-      const TrialHeads heads[] = {{1, 2, 2}, {2, 4, 1}, {1, 6, 2}};
-      EXPECT_EQ(listed_error(machine, mask, heads[seed % std::size(heads)], choice, backward), "")
+      const CaseHeads heads[] = {{1, 2, 2}, {2, 4, 1}, {1, 6, 2}};
+      EXPECT_EQ(listed_error(fixture, mask, heads[seed % std::size(heads)], choice, backward), "")
           << seed;
       ++seed;
     }
@@ -73,7 +73,7 @@ TEST(BackwardOverKvWorklist, IsAsAccurateAsAnExplicitProduct) {
 // Tiles of keys that live in several segments of queries: gradients are added up in float32.
 TEST(BackwardOverKvWorklist, AddsUpWhatSegmentsOfQueriesGive) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   const MaskCase masks[] = {
       testing::case_of(
           "live long",
@@ -87,14 +87,14 @@ TEST(BackwardOverKvWorklist, AddsUpWhatSegmentsOfQueriesGive) {
           {128, 128})};
   for (const MaskCase& mask : masks) {
     for (const std::int32_t head_dim : {64, 128, 256}) {
-      TrialChoice choice;
+      CaseChoice choice;
       choice.head_dim = head_dim;
       choice.has_bias = head_dim == 128;
-      BackwardTrial trial(machine, mask, {1, 16, 1}, choice, listed());
-      EXPECT_FALSE(trial.plan().kv_worklist.accum_keys.empty());
-      const auto ran = trial.run();
+      BackendBackwardCase test_case(fixture, mask, {1, 16, 1}, choice, listed());
+      EXPECT_FALSE(test_case.plan().kv_worklist.accum_keys.empty());
+      const auto ran = test_case.run();
       ASSERT_TRUE(ran) << ran.error().message;
-      EXPECT_EQ(trial.check(), "") << head_dim;
+      EXPECT_EQ(test_case.check(), "") << head_dim;
     }
   }
 }
@@ -102,48 +102,49 @@ TEST(BackwardOverKvWorklist, AddsUpWhatSegmentsOfQueriesGive) {
 // More units than blocks.
 TEST(BackwardOverKvWorklist, IsAccurateWithManyTileGroupsForEachBlock) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   const MaskCase mask = testing::case_of(
       "many",
       testing::make_cells(400, 700,
                           [](auto q, auto k) { return k <= q + 300 && (k * k + q / 90) % 5 != 3; }),
       {128, 128});
   for (const std::int32_t head_dim : {64, 128}) {
-    TrialChoice choice;
+    CaseChoice choice;
     choice.head_dim = head_dim;
     choice.layout = testing::Layout::padded;
-    EXPECT_EQ(listed_error(machine, mask, {8, 24, 12}, choice), "");
+    EXPECT_EQ(listed_error(fixture, mask, {8, 24, 12}, choice), "");
   }
 }
 
 TEST(BackwardOverKvWorklist, IsCapturedIntoAGraphAndReplayed) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   const MaskCase mask = testing::case_of(
       "eviction",
       testing::make_cells(500, 400,
                           [](auto q, auto k) { return k <= q && q < k + 40 + k * 61 % 300; }),
       {128, 128});
-  TrialChoice choice;
+  CaseChoice choice;
   choice.has_bias = true;
-  BackwardTrial trial(machine, mask, {1, 4, 2}, choice, listed());
-  ASSERT_TRUE(trial.plan().has_worklist());
+  BackendBackwardCase test_case(fixture, mask, {1, 4, 2}, choice, listed());
+  ASSERT_TRUE(test_case.plan().has_worklist());
   const OwnedStream stream;
-  const DevicePlan plan = uploaded(trial.plan(), stream.get());
+  const DevicePlan plan = uploaded(test_case.plan(), stream.get());
   const Workspace workspace(plan);
   stream.wait();
   const CapturedGraph graph(stream, [&] {
-    return attention_backward(plan, trial.tensors(), workspace.data(), stream.get(),
-                              trial.options());
+    return attention_backward(plan, test_case.tensors(), workspace.data(), stream.get(),
+                              test_case.options());
   });
   for (int replay = 0; replay < 3; ++replay) {
-    for (auto* tensor : {&trial.dq(), &trial.dk(), &trial.dv(), &trial.dbias()}) {
+    for (auto* tensor : {&test_case.dq(), &test_case.dk(), &test_case.dv(), &test_case.dbias()}) {
       tensor->poison(0xff);
     }
     graph.replay();
     workspace.require_canaries();
-    for (auto* tensor : {&trial.dq(), &trial.dk(), &trial.dv(), &trial.dbias()}) tensor->fetch();
-    EXPECT_EQ(trial.check(), "") << replay;
+    for (auto* tensor : {&test_case.dq(), &test_case.dk(), &test_case.dv(), &test_case.dbias()})
+      tensor->fetch();
+    EXPECT_EQ(test_case.check(), "") << replay;
   }
 }
 
@@ -151,7 +152,7 @@ TEST(BackwardOverKvWorklist, IsCapturedIntoAGraphAndReplayed) {
 // has sums of its own; in groups of heads.
 TEST(BackwardOverKvWorklist, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   std::vector<MaskCase> masks;
   for (MaskCase& mask : testing::scattered_cases(300, 500, 11)) {
     if (masks.size() < 4) masks.push_back(std::move(mask));
@@ -170,24 +171,25 @@ TEST(BackwardOverKvWorklist, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
   std::size_t num_accum_rows = 0;
   for (std::size_t i = 0; i < masks.size(); ++i) {
     for (const std::int32_t head_dim : {64, 128, 256}) {
-      TrialChoice choice;
+      CaseChoice choice;
       choice.head_dim = head_dim;
       choice.dtype = i % 2 == 0 ? DType::bfloat16 : DType::float16;
       choice.has_bias = (i + static_cast<std::size_t>(head_dim / 64)) % 3 == 0;
       BackwardChoice backward = listed();
       backward.deterministic = true;
-      const TrialHeads heads[] = {{1, 12, 12}, {1, 16, 2}, {2, 6, 2}};
-      BackwardTrial trial(machine, masks[i], heads[i % std::size(heads)], choice, backward);
-      num_worklist_entries += trial.plan().has_worklist() ? 1 : 0;
-      num_accum_rows += trial.plan().kv_worklist.accum_keys.size();
+      const CaseHeads heads[] = {{1, 12, 12}, {1, 16, 2}, {2, 6, 2}};
+      BackendBackwardCase test_case(fixture, masks[i], heads[i % std::size(heads)], choice,
+                                    backward);
+      num_worklist_entries += test_case.plan().has_worklist() ? 1 : 0;
+      num_accum_rows += test_case.plan().kv_worklist.accum_keys.size();
       std::vector<unsigned char> bytes;
       for (const unsigned char poison : {0xff, 0x00, 0x41}) {
-        const auto ran = trial.run(poison);
+        const auto ran = test_case.run(poison);
         ASSERT_TRUE(ran) << ran.error().message;
-        if (bytes.empty()) bytes = trial.result_bytes();
-        EXPECT_TRUE(trial.result_bytes() == bytes) << masks[i].name << " " << head_dim;
+        if (bytes.empty()) bytes = test_case.result_bytes();
+        EXPECT_TRUE(test_case.result_bytes() == bytes) << masks[i].name << " " << head_dim;
       }
-      EXPECT_EQ(trial.check(), "") << head_dim;
+      EXPECT_EQ(test_case.check(), "") << head_dim;
     }
   }
   EXPECT_GT(num_worklist_entries, 6);
@@ -196,17 +198,18 @@ TEST(BackwardOverKvWorklist, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
 
 TEST(BackwardOverKvWorklist, WantsAnOrderForDeterministicCalls) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
+  GpuFixture fixture;
   const MaskCase mask = testing::case_of(
       "even keys",
       testing::make_cells(200, 200, [](auto q, auto k) { return k <= q && k % 2 == 0; }),
       {128, 128});
-  BackwardTrial trial(machine, mask, {1, 2, 1}, TrialChoice{}, listed());
-  const DevicePlan plan = uploaded(trial.plan());
+  BackendBackwardCase test_case(fixture, mask, {1, 2, 1}, CaseChoice{}, listed());
+  const DevicePlan plan = uploaded(test_case.plan());
   const Workspace workspace(plan);
-  BackwardOptions options = trial.options();
+  BackwardOptions options = test_case.options();
   options.deterministic = true;
-  const auto ran = attention_backward(plan, trial.tensors(), workspace.data(), nullptr, options);
+  const auto ran =
+      attention_backward(plan, test_case.tensors(), workspace.data(), nullptr, options);
   ASSERT_FALSE(ran);
   EXPECT_EQ(ran.error().message,
             "deterministic: the plan was uploaded without an order; set "

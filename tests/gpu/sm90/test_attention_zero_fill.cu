@@ -14,16 +14,16 @@ namespace fdma {
 namespace {
 
 using gpu_test::CapturedGraph;
-using gpu_test::GpuMachine;
+using gpu_test::GpuFixture;
 using gpu_test::OwnedStream;
 using gpu_test::require;
 using gpu_test::uploaded;
 using gpu_test::Workspace;
+using testing::BackendBackwardCase;
 using testing::BackwardChoice;
-using testing::BackwardTrial;
+using testing::CaseChoice;
+using testing::CaseHeads;
 using testing::MaskCase;
-using testing::TrialChoice;
-using testing::TrialHeads;
 
 constexpr std::int64_t kManyKeys = 17000;  // 133 units
 constexpr BlockShape kBlock{128, 128};
@@ -37,8 +37,8 @@ MaskCase few_queries(std::int64_t q_len, std::int64_t kv_len = kManyKeys) {
 }
 
 // D from out, KV heads one by one.
-TrialChoice choice_of(std::int32_t head_dim) {
-  TrialChoice choice;
+CaseChoice choice_of(std::int32_t head_dim) {
+  CaseChoice choice;
   choice.dtype = DType::bfloat16;
   choice.head_dim = head_dim;
   choice.has_bias = head_dim == 64;
@@ -54,10 +54,12 @@ BackwardChoice head_by_head() {
 // A plan on the device, and the workspace of its calls.
 class Calls {
  public:
-  explicit Calls(const BackwardTrial& trial) : plan_(uploaded(trial.plan())), workspace_(plan_) {}
+  explicit Calls(const BackendBackwardCase& test_case)
+      : plan_(uploaded(test_case.plan())), workspace_(plan_) {}
 
-  Result<void> run(const BackwardTrial& trial, Stream stream = nullptr) const {
-    return attention_backward(plan_, trial.tensors(), workspace_.data(), stream, trial.options());
+  Result<void> run(const BackendBackwardCase& test_case, Stream stream = nullptr) const {
+    return attention_backward(plan_, test_case.tensors(), workspace_.data(), stream,
+                              test_case.options());
   }
   // Whether the main kernel of the last call wrote all zeros but those of the first KV head.
   void expect_written_meanwhile() const {
@@ -83,28 +85,29 @@ class Calls {
   Workspace workspace_;
 };
 
-void poison(BackwardTrial& trial, unsigned char byte) {
-  for (auto* tensor : {&trial.dq(), &trial.dk(), &trial.dv(), &trial.dbias()}) {
+void poison(BackendBackwardCase& test_case, unsigned char byte) {
+  for (auto* tensor : {&test_case.dq(), &test_case.dk(), &test_case.dv(), &test_case.dbias()}) {
     tensor->poison(byte);
   }
 }
-std::string fetched_error(BackwardTrial& trial) {
-  for (auto* tensor : {&trial.dq(), &trial.dk(), &trial.dv(), &trial.dbias()}) tensor->fetch();
-  return trial.check();
+std::string fetched_error(BackendBackwardCase& test_case) {
+  for (auto* tensor : {&test_case.dq(), &test_case.dk(), &test_case.dv(), &test_case.dbias()})
+    tensor->fetch();
+  return test_case.check();
 }
 
-void expect_good(const MaskCase& mask, const TrialHeads& heads) {
-  GpuMachine machine;
+void expect_good(const MaskCase& mask, const CaseHeads& heads) {
+  GpuFixture fixture;
   for (const std::int32_t head_dim : {128, 64}) {
-    BackwardTrial trial(machine, mask, heads, choice_of(head_dim), head_by_head());
-    const Calls calls(trial);
+    BackendBackwardCase test_case(fixture, mask, heads, choice_of(head_dim), head_by_head());
+    const Calls calls(test_case);
     // The second call finds what the first one left.
     for (const unsigned char byte : {0xff, 0x41}) {
-      poison(trial, byte);
-      const auto ran = calls.run(trial);
+      poison(test_case, byte);
+      const auto ran = calls.run(test_case);
       ASSERT_TRUE(ran) << ran.error().message;
       calls.expect_written_meanwhile();
-      EXPECT_EQ(fetched_error(trial), "") << head_dim;
+      EXPECT_EQ(fetched_error(test_case), "") << head_dim;
     }
   }
 }
@@ -133,17 +136,17 @@ TEST(AttentionZerosOnGpu, AreThoseOfHeadsWithoutKeys) {
 TEST(AttentionZerosOnGpu, AreWrittenByEveryReplayOfAGraph) {
   FDMA_SKIP_WITHOUT_HOPPER();
   const MaskCase mask = few_queries(300);
-  GpuMachine machine;
-  BackwardTrial trial(machine, mask, {1, 6, 3}, choice_of(128), head_by_head());
-  const Calls calls(trial);
+  GpuFixture fixture;
+  BackendBackwardCase test_case(fixture, mask, {1, 6, 3}, choice_of(128), head_by_head());
+  const Calls calls(test_case);
   const OwnedStream stream;
   const CapturedGraph graph(
-      stream, [&] { return calls.run(trial, stream.get()); }, 2);
+      stream, [&] { return calls.run(test_case, stream.get()); }, 2);
   for (const unsigned char byte : {0xff, 0x41, 0xff}) {
-    poison(trial, byte);
+    poison(test_case, byte);
     graph.replay();
     calls.expect_written_meanwhile();
-    EXPECT_EQ(fetched_error(trial), "") << int{byte};
+    EXPECT_EQ(fetched_error(test_case), "") << int{byte};
   }
 }
 

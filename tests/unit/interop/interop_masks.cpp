@@ -22,9 +22,9 @@ BlockMask compile(const std::string& spec, const Tables& tables, const MaskShape
 
 }  // namespace
 
-std::vector<NamedBlockMask> compiled_zoo(std::int64_t seq_len) {
+std::vector<NamedBlockMask> compiled_suite(std::int64_t seq_len) {
   std::vector<NamedBlockMask> masks;
-  for (const zoo::ZooMask& mask : zoo::mask_zoo(seq_len)) {
+  for (const suite::SuiteMask& mask : suite::mask_suite(seq_len)) {
     masks.push_back({mask.name, compile(mask.spec, mask.bound_tables(), mask.shape, {})});
   }
   return masks;

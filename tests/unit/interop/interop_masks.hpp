@@ -13,8 +13,8 @@ struct NamedBlockMask {
   BlockMask mask;
 };
 
-/// The zoo at `seq_len` tokens, compiled in blocks of 128.
-std::vector<NamedBlockMask> compiled_zoo(std::int64_t seq_len);
+/// The mask suite at `seq_len` tokens, compiled in blocks of 128.
+std::vector<NamedBlockMask> compiled_suite(std::int64_t seq_len);
 
 /// The specification, compiled for these lengths.
 BlockMask compiled(const std::string& spec, std::int64_t q_len, std::int64_t kv_len,

@@ -71,8 +71,8 @@ TEST(BlockMaskFromBsr, TakesBlocksOfAnySides) {
   }));
 }
 
-TEST(BsrFromBlockMask, RoundsTripTheZoo) {
-  for (const auto& [name, mask] : testing::compiled_zoo(1024)) {
+TEST(BsrFromBlockMask, RoundsTripTheMaskSuite) {
+  for (const auto& [name, mask] : testing::compiled_suite(1024)) {
     const auto matrix = bsr_from_block_mask(mask);
     ASSERT_TRUE(matrix) << name;
     EXPECT_TRUE(equal_cells(mask, *block_mask_from_bsr(*matrix))) << name;

@@ -227,9 +227,9 @@ TEST(CuSeqlensFromBlockMask, WritesOneSequencePerBatchElement) {
   EXPECT_TRUE(equal_cells(*block_mask_from_cu_seqlens(*again), *mask));
 }
 
-TEST(CuSeqlensFromBlockMask, HoldsItsPartOfTheZoo) {
+TEST(CuSeqlensFromBlockMask, HoldsItsPartOfTheMaskSuite) {
   std::vector<std::string> held;
-  for (const auto& [name, mask] : testing::compiled_zoo(1024)) {
+  for (const auto& [name, mask] : testing::compiled_suite(1024)) {
     const auto sequences = cu_seqlens_from_block_mask(mask);
     if (!sequences) {
       EXPECT_NE(sequences.error().message.find("query row"), std::string::npos) << name;

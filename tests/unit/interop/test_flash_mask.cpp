@@ -72,8 +72,8 @@ TEST(BlockMaskFromFlashMask, HasTheCellsOfTheRuleAndGoesBack) {
   }));
 }
 
-TEST(FlashMaskFromBlockMask, RoundsTripTheZoo) {
-  for (const auto& [name, mask] : testing::compiled_zoo(2048)) {
+TEST(FlashMaskFromBlockMask, RoundsTripTheMaskSuite) {
+  for (const auto& [name, mask] : testing::compiled_suite(2048)) {
     const auto flash = flash_mask_from_block_mask(mask);
     ASSERT_TRUE(flash) << name << ": " << flash.error().message;
     EXPECT_TRUE(equal_cells(mask, *block_mask_from_flash_mask(*flash))) << name;

@@ -134,8 +134,8 @@ TEST(FlexFromBlockMask, KeepsHeadsAndBatchElements) {
   }
 }
 
-TEST(FlexFromBlockMask, RoundsTripTheZoo) {
-  for (const auto& [name, mask] : testing::compiled_zoo(2048)) {
+TEST(FlexFromBlockMask, RoundsTripTheMaskSuite) {
+  for (const auto& [name, mask] : testing::compiled_suite(2048)) {
     const auto flex = flex_from_block_mask(mask);
     ASSERT_TRUE(flex) << name;
     const auto back = block_mask_from_flex(*flex);

@@ -71,8 +71,8 @@ TEST(HfMaskFromBlockMask, RoundsTripInEveryType) {
   }));
 }
 
-TEST(HfMaskFromBlockMask, RoundsTripTheZoo) {
-  for (const auto& [name, mask] : testing::compiled_zoo(1024)) {
+TEST(HfMaskFromBlockMask, RoundsTripTheMaskSuite) {
+  for (const auto& [name, mask] : testing::compiled_suite(1024)) {
     const auto array = hf_mask_from_block_mask(mask);
     ASSERT_TRUE(array) << name;
     EXPECT_TRUE(equal_cells(mask, *block_mask_from_hf_mask(*array))) << name;

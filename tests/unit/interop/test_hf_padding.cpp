@@ -96,9 +96,9 @@ TEST(BlockMaskFromHfPadding, GivesTheMaskOfItsExample) {
   EXPECT_TRUE(equal_cells(*mask, compiled("causal & k >= 1", 3, 3)));
 }
 
-TEST(HfPaddingFromBlockMask, HoldsItsPartOfTheZoo) {
+TEST(HfPaddingFromBlockMask, HoldsItsPartOfTheMaskSuite) {
   std::vector<std::string> held;
-  for (const auto& [name, mask] : testing::compiled_zoo(1024)) {
+  for (const auto& [name, mask] : testing::compiled_suite(1024)) {
     const auto padding = hf_padding_from_block_mask(mask);
     if (padding) held.push_back(name);
   }

@@ -148,10 +148,10 @@ std::set<std::string> check_pairs(const BlockMask& mask, const std::string& labe
   return holding;
 }
 
-TEST(RoundTrips, TakeTheZooThroughEveryPair) {
+TEST(RoundTrips, TakeTheMaskSuiteThroughEveryPair) {
   const std::set<std::string> anything{"segment", "bitset", "bcsr",    "columns",         "dense",
                                        "flex",    "bsr",    "hf_mask", "hf_mask_additive"};
-  for (const auto& [name, mask] : testing::compiled_zoo(320)) {
+  for (const auto& [name, mask] : testing::compiled_suite(320)) {
     std::set<std::string> holding = check_pairs(mask, name);
     for (const std::string& each : anything) EXPECT_EQ(holding.count(each), 1u) << name << each;
     EXPECT_EQ(holding.count("flash_mask"), 1u) << name;

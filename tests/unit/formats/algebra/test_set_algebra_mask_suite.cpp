@@ -1,5 +1,5 @@
-// Set algebra on the masks of today's training and inference: every pair of the zoo against words
-// of dense bits, and masks of a million tokens against the expression compiled as a whole.
+// Set algebra on the masks of today's training and inference: every pair of the mask suite against
+// words of dense bits, and masks of a million tokens against the expression compiled as a whole.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -17,7 +17,7 @@
 namespace fdma {
 namespace {
 
-using zoo::ZooMask;
+using suite::SuiteMask;
 
 constexpr std::int64_t kMillion = 1048576;
 
@@ -36,7 +36,7 @@ const std::vector<Named>& operations() {
   return all;
 }
 
-BlockMask compile(const ZooMask& mask) {
+BlockMask compile(const SuiteMask& mask) {
   const Tables tables = mask.bound_tables();
   auto expr = parse_mask(mask.spec);
   EXPECT_TRUE(expr) << mask.spec << ": " << expr.error().message;
@@ -47,7 +47,7 @@ BlockMask compile(const ZooMask& mask) {
 
 /// A specification over a million tokens in 263 documents, @len.
 BlockMask compile_million(const std::string& spec) {
-  ZooMask mask = zoo::packed_million().front();
+  SuiteMask mask = suite::packed_million().front();
   mask.spec = spec;
   if (spec.find("@len") == std::string::npos) mask.tables.clear();
   return compile(mask);
@@ -59,10 +59,10 @@ const SegmentMask& stored(const BlockMask& mask) {
 
 std::int64_t pairs_of(const BlockMask& mask) { return count_tiles(stored(mask)).allowed_pairs; }
 
-TEST(SetAlgebraZoo, EqualsWordsOfDenseBits) {
+TEST(SetAlgebraMaskSuite, EqualsWordsOfDenseBits) {
   std::vector<BlockMask> masks;
   std::vector<std::string> names;
-  for (const ZooMask& mask : zoo::mask_zoo(1536)) {
+  for (const SuiteMask& mask : suite::mask_suite(1536)) {
     masks.push_back(compile(mask));
     names.push_back(mask.name);
   }

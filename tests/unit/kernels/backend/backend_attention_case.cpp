@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-AttentionShape shape_of(const MaskCase& mask, const TrialHeads& heads, const TrialChoice& choice) {
+AttentionShape shape_of(const MaskCase& mask, const CaseHeads& heads, const CaseChoice& choice) {
   AttentionShape shape = shape_for(mask.mask, heads.batch, heads.heads_q, heads.heads_kv);
   shape.head_dim = choice.head_dim;
   shape.head_dim_v = choice.head_dim_v == 0 ? choice.head_dim : choice.head_dim_v;
@@ -25,7 +25,7 @@ AttentionShape shape_of(const MaskCase& mask, const TrialHeads& heads, const Tri
   return shape;
 }
 
-AttentionPlan plan_of(const MaskCase& mask, const AttentionShape& shape, const TrialChoice& choice,
+AttentionPlan plan_of(const MaskCase& mask, const AttentionShape& shape, const CaseChoice& choice,
                       Backend backend) {
   PlanOptions options;
   options.backend = backend;
@@ -52,7 +52,7 @@ std::vector<std::int32_t> sampled_rows(std::int64_t len, std::int64_t count, std
     for (const std::int64_t edge : {0, 63, 64, 127, 128}) add(tile * 128 + edge);
   }
   add(len - 1);
-  zoo::Random random(seed);
+  suite::Random random(seed);
   while (static_cast<std::int64_t>(rows.size()) < count) add(random.below(len));
   return {rows.begin(), rows.end()};
 }
@@ -66,7 +66,7 @@ double rounding_step(DType dtype, double value) {
 
 }  // namespace
 
-std::string to_string(const TrialChoice& choice) {
+std::string to_string(const CaseChoice& choice) {
   constexpr const char* kLayouts[] = {"rows", "head_major", "padded"};
   return fmt::format(
       "{} head_dim {} / {} {}{}{}{} scale {} seed {} q x {} bias x {}{}{} columns {}",
@@ -78,26 +78,26 @@ std::string to_string(const TrialChoice& choice) {
       choice.pack == PackMode::never ? " not packed" : "", fdma::to_string(choice.columns));
 }
 
-AttentionTrial::AttentionTrial(AttentionMachine& machine, const MaskCase& mask,
-                               const TrialHeads& heads, const TrialChoice& choice)
-    : machine_(machine),
+BackendAttentionCase::BackendAttentionCase(BackendFixture& fixture, const MaskCase& mask,
+                                           const CaseHeads& heads, const CaseChoice& choice)
+    : fixture_(fixture),
       mask_(mask),
       choice_(choice),
       shape_(shape_of(mask, heads, choice)),
-      plan_(plan_of(mask, shape_, choice, machine.backend())),
-      q_(machine, choice.dtype, shape_.batch, shape_.q_lens, shape_.heads_q, choice.head_dim,
+      plan_(plan_of(mask, shape_, choice, fixture.backend())),
+      q_(fixture, choice.dtype, shape_.batch, shape_.q_lens, shape_.heads_q, choice.head_dim,
          choice.layout, false),
-      k_(machine, choice.dtype, shape_.batch, shape_.kv_lens, shape_.heads_kv, choice.head_dim,
+      k_(fixture, choice.dtype, shape_.batch, shape_.kv_lens, shape_.heads_kv, choice.head_dim,
          choice.layout, false),
-      v_(machine, choice.dtype, shape_.batch, shape_.kv_lens, shape_.heads_kv, shape_.head_dim_v,
+      v_(fixture, choice.dtype, shape_.batch, shape_.kv_lens, shape_.heads_kv, shape_.head_dim_v,
          choice.layout, false),
-      bias_(machine, DType::float32, shape_.batch, shape_.kv_lens, shape_.heads_kv, 0,
+      bias_(fixture, DType::float32, shape_.batch, shape_.kv_lens, shape_.heads_kv, 0,
             choice.layout, false),
-      out_(machine, choice.dtype, shape_.batch, shape_.q_lens, shape_.heads_q, shape_.head_dim_v,
+      out_(fixture, choice.dtype, shape_.batch, shape_.q_lens, shape_.heads_q, shape_.head_dim_v,
            choice.layout, true),
-      lse_(machine, DType::float32, shape_.batch, shape_.q_lens, shape_.heads_q, 0, choice.layout,
+      lse_(fixture, DType::float32, shape_.batch, shape_.q_lens, shape_.heads_q, 0, choice.layout,
            true),
-      out_low_(machine, choice.dtype, shape_.batch, shape_.q_lens, shape_.heads_q,
+      out_low_(fixture, choice.dtype, shape_.batch, shape_.q_lens, shape_.heads_q,
                shape_.head_dim_v, choice.layout, true) {
   q_.randomize(choice.seed * 4, choice.q_scale);
   k_.randomize(choice.seed * 4 + 1, 1);
@@ -105,7 +105,7 @@ AttentionTrial::AttentionTrial(AttentionMachine& machine, const MaskCase& mask,
   if (choice.has_bias) bias_.randomize(choice.seed * 4 + 3, choice.bias_scale);
 }
 
-AttentionTensors AttentionTrial::tensors() const {
+AttentionTensors BackendAttentionCase::tensors() const {
   AttentionTensors tensors;
   tensors.q = q_.view().view();
   tensors.kv.k = k_.view().view();
@@ -117,30 +117,30 @@ AttentionTensors AttentionTrial::tensors() const {
   return tensors;
 }
 
-AttentionOptions AttentionTrial::options() const {
+AttentionOptions BackendAttentionCase::options() const {
   AttentionOptions options;
   options.softmax_scale = choice_.softmax_scale;
   return options;
 }
 
-void AttentionTrial::poison(unsigned char byte) {
+void BackendAttentionCase::poison(unsigned char byte) {
   out_.poison(byte);
   lse_.poison(byte);
   out_low_.poison(byte);
 }
 
-void AttentionTrial::fetch() {
-  for (TrialTensor* tensor : {&q_, &k_, &v_, &bias_, &out_, &lse_, &out_low_}) tensor->fetch();
+void BackendAttentionCase::fetch() {
+  for (BackendTensor* tensor : {&q_, &k_, &v_, &bias_, &out_, &lse_, &out_low_}) tensor->fetch();
 }
 
-Result<void> AttentionTrial::run(unsigned char byte) {
+Result<void> BackendAttentionCase::run(unsigned char byte) {
   poison(byte);
-  Result<void> ran = machine_.forward(plan_, tensors(), options());
+  Result<void> ran = fixture_.forward(plan_, tensors(), options());
   if (ran) fetch();
   return ran;
 }
 
-ReferenceProblem AttentionTrial::problem() const {
+ReferenceProblem BackendAttentionCase::problem() const {
   ReferenceProblem problem;
   problem.shape = shape_;
   problem.tensors = tensors();
@@ -172,7 +172,7 @@ ReferenceProblem AttentionTrial::problem() const {
   return problem;
 }
 
-std::string AttentionTrial::check() {
+std::string BackendAttentionCase::check() {
   for (const auto& [name, tensor] : {std::pair{"q", &q_}, std::pair{"k", &k_}, std::pair{"v", &v_},
                                      std::pair{"key_bias", &bias_}, std::pair{"out", &out_},
                                      std::pair{"lse", &lse_}, std::pair{"out_low", &out_low_}}) {
@@ -180,7 +180,7 @@ std::string AttentionTrial::check() {
     if (!stray.empty()) return fmt::format("{}: {}: {}", mask_.name, name, stray);
   }
   const ReferenceProblem rows = problem();
-  const ReferenceRows wanted = machine_.reference(rows);
+  const ReferenceRows wanted = fixture_.reference(rows);
   const auto dim = static_cast<std::size_t>(shape_.head_dim_v);
   TensorError out_error, lse_error;
   for (std::size_t i = 0; i < rows.tasks.size(); ++i) {
@@ -214,9 +214,9 @@ std::string AttentionTrial::check() {
   return wrong.empty() ? "" : mask_.name + ": " + wrong;
 }
 
-double AttentionTrial::error_with_out_low() {
+double BackendAttentionCase::error_with_out_low() {
   const ReferenceProblem rows = problem();
-  const ReferenceRows wanted = machine_.reference(rows);
+  const ReferenceRows wanted = fixture_.reference(rows);
   const auto dim = static_cast<std::size_t>(shape_.head_dim_v);
   double most = 0;
   for (std::size_t i = 0; i < rows.tasks.size(); ++i) {
@@ -231,9 +231,9 @@ double AttentionTrial::error_with_out_low() {
   return most;
 }
 
-std::vector<unsigned char> AttentionTrial::result_bytes() const {
+std::vector<unsigned char> BackendAttentionCase::result_bytes() const {
   std::vector<unsigned char> bytes = out_.bytes();
-  const auto append = [&](const TrialTensor& tensor) {
+  const auto append = [&](const BackendTensor& tensor) {
     const std::vector<unsigned char> more = tensor.bytes();
     bytes.insert(bytes.end(), more.begin(), more.end());
   };
@@ -253,14 +253,14 @@ void add_counts(PlanCounts& sum, const PlanCounts& counts) {
   sum.moved_keys += counts.moved_keys;
 }
 
-std::string check_trial(AttentionMachine& machine, const MaskCase& mask, const TrialHeads& heads,
-                        const TrialChoice& choice, PlanCounts* counts) {
-  AttentionTrial trial(machine, mask, heads, choice);
-  if (counts != nullptr) add_counts(*counts, trial.plan().counts);
+std::string check_case(BackendFixture& fixture, const MaskCase& mask, const CaseHeads& heads,
+                       const CaseChoice& choice, PlanCounts* counts) {
+  BackendAttentionCase test_case(fixture, mask, heads, choice);
+  if (counts != nullptr) add_counts(*counts, test_case.plan().counts);
   const std::string where = fmt::format(" ({} batch elements, {} / {} heads, {})", heads.batch,
                                         heads.heads_q, heads.heads_kv, to_string(choice));
-  if (const auto ran = trial.run(); !ran) return mask.name + ": " + ran.error().message + where;
-  const std::string wrong = trial.check();
+  if (const auto ran = test_case.run(); !ran) return mask.name + ": " + ran.error().message + where;
+  const std::string wrong = test_case.check();
   return wrong.empty() ? "" : wrong + where;
 }
 

@@ -1,4 +1,5 @@
-// One attention call on a machine, with everything around it: tensors, plan, reference, bounds.
+// One attention call on a backend fixture, with everything around it: tensors, plan, reference,
+// bounds.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@
 
 namespace fdma::testing {
 
-/// What a trial computes besides mask and heads, and how its tensors lie.
-struct TrialChoice {
+/// What a case computes besides mask and heads, and how its tensors lie.
+struct CaseChoice {
   DType dtype = DType::bfloat16;
   std::int32_t head_dim = 128;
   std::int32_t head_dim_v = 0;  ///< 0: head_dim
@@ -30,10 +31,10 @@ struct TrialChoice {
   PackMode pack = PackMode::automatic;
   ColumnMode columns = ColumnMode::automatic;
 };
-std::string to_string(const TrialChoice& choice);
+std::string to_string(const CaseChoice& choice);
 
-/// Heads of a trial; batch is the mask's, or `batch` where the mask has one element.
-struct TrialHeads {
+/// Heads of a case; batch is the mask's, or `batch` where the mask has one element.
+struct CaseHeads {
   std::int64_t batch;
   std::int32_t heads_q;
   std::int32_t heads_kv;
@@ -44,23 +45,23 @@ inline constexpr double kOutLowError = 4e-5;
 
 /// Inputs are random where elements exist and NaN elsewhere, beyond the lengths of their batch
 /// element and around the storage; outputs are poisoned.
-class AttentionTrial {
+class BackendAttentionCase {
  public:
   /// Plans for the machine's backend; throws where that fails. Borrows machine and mask.
-  AttentionTrial(AttentionMachine& machine, const MaskCase& mask, const TrialHeads& heads,
-                 const TrialChoice& choice);
+  BackendAttentionCase(BackendFixture& fixture, const MaskCase& mask, const CaseHeads& heads,
+                       const CaseChoice& choice);
 
   const AttentionPlan& plan() const { return plan_; }
   /// Tensors where the machine computes.
   AttentionTensors tensors() const;
   AttentionOptions options() const;
-  TrialTensor& q() { return q_; }
-  TrialTensor& k() { return k_; }
-  TrialTensor& v() { return v_; }
-  TrialTensor& bias() { return bias_; }
-  TrialTensor& out() { return out_; }
-  TrialTensor& lse() { return lse_; }
-  TrialTensor& out_low() { return out_low_; }
+  BackendTensor& q() { return q_; }
+  BackendTensor& k() { return k_; }
+  BackendTensor& v() { return v_; }
+  BackendTensor& bias() { return bias_; }
+  BackendTensor& out() { return out_; }
+  BackendTensor& lse() { return lse_; }
+  BackendTensor& out_low() { return out_low_; }
 
   /// Sets every byte of the outputs; fetch() brings them back after a run.
   void poison(unsigned char byte);
@@ -83,21 +84,21 @@ class AttentionTrial {
   ReferenceProblem problem() const;
 
  private:
-  AttentionMachine& machine_;
+  BackendFixture& fixture_;
   const MaskCase& mask_;
-  TrialChoice choice_;
+  CaseChoice choice_;
   AttentionShape shape_;
   AttentionPlan plan_;
   bool has_out_low() const { return choice_.wants_out_low && choice_.dtype != DType::float32; }
 
-  TrialTensor q_, k_, v_, bias_, out_, lse_, out_low_;
+  BackendTensor q_, k_, v_, bias_, out_, lse_, out_low_;
 };
 
 /// Tiles by kind and empty work tiles.
 void add_counts(PlanCounts& sum, const PlanCounts& counts);
 
 /// Plans, runs and checks; empty if all is well. Adds what the plan has to `counts`, if given.
-std::string check_trial(AttentionMachine& machine, const MaskCase& mask, const TrialHeads& heads,
-                        const TrialChoice& choice, PlanCounts* counts = nullptr);
+std::string check_case(BackendFixture& fixture, const MaskCase& mask, const CaseHeads& heads,
+                       const CaseChoice& choice, PlanCounts* counts = nullptr);
 
 }  // namespace fdma::testing

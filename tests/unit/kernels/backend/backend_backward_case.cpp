@@ -14,7 +14,7 @@
 namespace fdma::testing {
 namespace {
 
-TrialChoice with_lse(TrialChoice choice) {
+CaseChoice with_lse(CaseChoice choice) {
   choice.wants_lse = true;
   return choice;
 }
@@ -34,7 +34,7 @@ AttentionPlan plan_of(const MaskCase& mask, const AttentionPlan& forward,
 }
 
 // Valid elements of head h of batch element b, row by row.
-std::vector<double> head_values(const TrialTensor& tensor, std::int64_t b, std::int64_t h,
+std::vector<double> head_values(const BackendTensor& tensor, std::int64_t b, std::int64_t h,
                                 std::int64_t len, std::int64_t dim) {
   std::vector<double> values;
   values.reserve(static_cast<std::size_t>(len * dim));
@@ -55,7 +55,7 @@ class GradientError {
 
   // Head h of batch element b, rows of `dim`; rows that `is_live` denies are exactly 0.
   template <class IsLive>
-  void add(const TrialTensor& got, std::int64_t b, std::int64_t h, std::int64_t dim,
+  void add(const BackendTensor& got, std::int64_t b, std::int64_t h, std::int64_t dim,
            const std::vector<double>& exact, const std::vector<double>& in_own_type,
            const IsLive& is_live) {
     for (std::size_t i = 0; i < exact.size(); ++i) {
@@ -85,37 +85,37 @@ std::string to_string(const BackwardChoice& choice) {
       choice.deterministic ? " deterministic" : "", choice.tile.block_q, choice.tile.block_kv);
 }
 
-BackwardTrial::BackwardTrial(AttentionMachine& machine, const MaskCase& mask,
-                             const TrialHeads& heads, TrialChoice choice,
-                             const BackwardChoice& backward)
-    : machine_(machine),
+BackendBackwardCase::BackendBackwardCase(BackendFixture& fixture, const MaskCase& mask,
+                                         const CaseHeads& heads, CaseChoice choice,
+                                         const BackwardChoice& backward)
+    : fixture_(fixture),
       mask_(mask),
       choice_(with_lse(std::move(choice))),
       backward_(backward),
-      forward_(machine, mask, heads, choice_),
+      forward_(fixture, mask, heads, choice_),
       plan_(plan_of(mask, forward_.plan(), backward)),
-      dout_(machine, choice_.dtype, plan_.shape.batch, plan_.shape.q_lens, heads.heads_q,
+      dout_(fixture, choice_.dtype, plan_.shape.batch, plan_.shape.q_lens, heads.heads_q,
             plan_.shape.head_dim_v, choice_.layout, false),
-      dlse_(machine, DType::float32, plan_.shape.batch, plan_.shape.q_lens, heads.heads_q, 0,
+      dlse_(fixture, DType::float32, plan_.shape.batch, plan_.shape.q_lens, heads.heads_q, 0,
             choice_.layout, false),
-      dq_(machine, backward.are_gradients_float32 ? DType::float32 : choice_.dtype,
+      dq_(fixture, backward.are_gradients_float32 ? DType::float32 : choice_.dtype,
           plan_.shape.batch, plan_.shape.q_lens, heads.heads_q, plan_.shape.head_dim,
           choice_.layout, true),
-      dk_(machine, backward.are_gradients_float32 ? DType::float32 : choice_.dtype,
+      dk_(fixture, backward.are_gradients_float32 ? DType::float32 : choice_.dtype,
           plan_.shape.batch, plan_.shape.kv_lens, heads.heads_kv, plan_.shape.head_dim,
           choice_.layout, true),
-      dv_(machine, backward.are_gradients_float32 ? DType::float32 : choice_.dtype,
+      dv_(fixture, backward.are_gradients_float32 ? DType::float32 : choice_.dtype,
           plan_.shape.batch, plan_.shape.kv_lens, heads.heads_kv, plan_.shape.head_dim_v,
           choice_.layout, true),
       // The last axis of a bias is contiguous: never the transposed layout of an output.
-      dbias_(machine, DType::float32, plan_.shape.batch, plan_.shape.kv_lens, heads.heads_kv, 0,
+      dbias_(fixture, DType::float32, plan_.shape.batch, plan_.shape.kv_lens, heads.heads_kv, 0,
              choice_.layout == Layout::padded ? Layout::rows : choice_.layout, true) {
   dout_.randomize(choice_.seed * 4 + 1000003, 1);
   dlse_.randomize(choice_.seed * 4 + 1000004, 1);
   run_forward();
 }
 
-void BackwardTrial::run_forward() {
+void BackendBackwardCase::run_forward() {
   if (const auto ran = forward_.run(); !ran)
     throw std::runtime_error(mask_.name + ": forward: " + ran.error().message);
   forward_.out().upload();
@@ -123,7 +123,7 @@ void BackwardTrial::run_forward() {
   forward_.out_low().upload();
 }
 
-BackwardTensors BackwardTrial::tensors() const {
+BackwardTensors BackendBackwardCase::tensors() const {
   const AttentionTensors forward = forward_.tensors();
   BackwardTensors tensors;
   tensors.q = forward.q;
@@ -141,40 +141,40 @@ BackwardTensors BackwardTrial::tensors() const {
   return tensors;
 }
 
-BackwardOptions BackwardTrial::options() const {
+BackwardOptions BackendBackwardCase::options() const {
   BackwardOptions options;
   options.softmax_scale = choice_.softmax_scale;
   options.deterministic = backward_.deterministic;
   return options;
 }
 
-Result<void> BackwardTrial::run(unsigned char byte) { return run(options(), byte); }
+Result<void> BackendBackwardCase::run(unsigned char byte) { return run(options(), byte); }
 
-Result<void> BackwardTrial::run(const BackwardOptions& options, unsigned char byte) {
+Result<void> BackendBackwardCase::run(const BackwardOptions& options, unsigned char byte) {
   return run(plan_, tensors(), options, byte);
 }
 
-Result<void> BackwardTrial::run(const AttentionPlan& plan, const BackwardTensors& tensors,
-                                const BackwardOptions& options, unsigned char byte) {
-  for (TrialTensor* tensor : {&dq_, &dk_, &dv_, &dbias_}) tensor->poison(byte);
-  Result<void> ran = machine_.backward(plan, tensors, options);
+Result<void> BackendBackwardCase::run(const AttentionPlan& plan, const BackwardTensors& tensors,
+                                      const BackwardOptions& options, unsigned char byte) {
+  for (BackendTensor* tensor : {&dq_, &dk_, &dv_, &dbias_}) tensor->poison(byte);
+  Result<void> ran = fixture_.backward(plan, tensors, options);
   return ran ? fetched() : ran;
 }
 
-Result<void> BackwardTrial::run_by(const std::function<Result<void>(const BackwardTensors&)>& call,
-                                   unsigned char byte) {
-  for (TrialTensor* tensor : {&dq_, &dk_, &dv_, &dbias_}) tensor->poison(byte);
+Result<void> BackendBackwardCase::run_by(
+    const std::function<Result<void>(const BackwardTensors&)>& call, unsigned char byte) {
+  for (BackendTensor* tensor : {&dq_, &dk_, &dv_, &dbias_}) tensor->poison(byte);
   Result<void> ran = call(tensors());
   return ran ? fetched() : ran;
 }
 
-Result<void> BackwardTrial::fetched() {
+Result<void> BackendBackwardCase::fetched() {
   forward_.fetch();
-  for (TrialTensor* tensor : {&dout_, &dlse_, &dq_, &dk_, &dv_, &dbias_}) tensor->fetch();
+  for (BackendTensor* tensor : {&dout_, &dlse_, &dq_, &dk_, &dv_, &dbias_}) tensor->fetch();
   return {};
 }
 
-std::string BackwardTrial::check() {
+std::string BackendBackwardCase::check() {
   const bool has_dbias = tensors().dkey_bias.data != nullptr;
   for (const auto& [name, tensor] :
        {std::pair{"q", &forward_.q()}, std::pair{"k", &forward_.k()}, std::pair{"v", &forward_.v()},
@@ -255,7 +255,7 @@ std::string BackwardTrial::check() {
   return {};
 }
 
-double BackwardTrial::surplus() const {
+double BackendBackwardCase::surplus() const {
   const AttentionShape& shape = plan_.shape;
   double most = 0;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
@@ -272,55 +272,56 @@ double BackwardTrial::surplus() const {
   return most;
 }
 
-std::vector<unsigned char> BackwardTrial::result_bytes() const {
+std::vector<unsigned char> BackendBackwardCase::result_bytes() const {
   std::vector<unsigned char> bytes;
-  std::vector<const TrialTensor*> results{&dq_, &dk_, &dv_};
+  std::vector<const BackendTensor*> results{&dq_, &dk_, &dv_};
   if (choice_.has_bias && backward_.wants_dbias) results.push_back(&dbias_);
-  for (const TrialTensor* tensor : results) {
+  for (const BackendTensor* tensor : results) {
     const std::vector<unsigned char> each = tensor->bytes();
     bytes.insert(bytes.end(), each.begin(), each.end());
   }
   return bytes;
 }
 
-std::string check_backward_trial(AttentionMachine& machine, const MaskCase& mask,
-                                 const TrialHeads& heads, const TrialChoice& choice,
-                                 const BackwardChoice& backward, PlanCounts* counts) {
-  BackwardTrial trial(machine, mask, heads, choice, backward);
-  if (counts != nullptr) add_counts(*counts, trial.plan().counts);
+std::string check_backward_case(BackendFixture& fixture, const MaskCase& mask,
+                                const CaseHeads& heads, const CaseChoice& choice,
+                                const BackwardChoice& backward, PlanCounts* counts) {
+  BackendBackwardCase test_case(fixture, mask, heads, choice, backward);
+  if (counts != nullptr) add_counts(*counts, test_case.plan().counts);
   const std::string where =
       fmt::format(" ({} batch elements, {} / {} heads, {}, {})", heads.batch, heads.heads_q,
                   heads.heads_kv, to_string(choice), to_string(backward));
-  if (const auto ran = trial.run(); !ran) return mask.name + ": " + ran.error().message + where;
-  const std::string wrong = trial.check();
+  if (const auto ran = test_case.run(); !ran) return mask.name + ": " + ran.error().message + where;
+  const std::string wrong = test_case.check();
   return wrong.empty() ? "" : wrong + where;
 }
 
-std::string row_sums_error(AttentionMachine& machine, TrialChoice choice,
+std::string row_sums_error(BackendFixture& fixture, CaseChoice choice,
                            const BackwardChoice& backward) {
   const MaskCase mask = case_of(
       "band", make_cells(290, 350, [](auto q, auto k) { return k <= q + 60 && q - k < 150; }),
       {128, 128});
   choice.has_bias = true;
-  BackwardTrial trial(machine, mask, {2, 4, 2}, choice, backward);
+  BackendBackwardCase test_case(fixture, mask, {2, 4, 2}, choice, backward);
   // Of 580 rows of about normal P dP: rounded to 16 bits out leaves some 0.001 of each.
   constexpr double kExact = 1e-3;
   for (const RowSums row_sums : {RowSums::output, RowSums::keys, RowSums::automatic}) {
-    BackwardOptions options = trial.options();
+    BackwardOptions options = test_case.options();
     options.row_sums = row_sums;
-    if (const auto ran = trial.run(options); !ran) return ran.error().message;
-    const bool is_exact = trial.surplus() < kExact;
+    if (const auto ran = test_case.run(options); !ran) return ran.error().message;
+    const bool is_exact = test_case.surplus() < kExact;
     if (is_exact == (row_sums == RowSums::output))
-      return fmt::format("row sums {}: surplus {}", static_cast<int>(row_sums), trial.surplus());
+      return fmt::format("row sums {}: surplus {}", static_cast<int>(row_sums),
+                         test_case.surplus());
     if (row_sums == RowSums::output) continue;
-    if (std::string wrong = trial.check(); !wrong.empty()) return wrong;
+    if (std::string wrong = test_case.check(); !wrong.empty()) return wrong;
   }
   // Weights that are all the same are not rounded where they are multiplied by v: out and
   // out_low are then all that D needs.
   choice.q_scale = choice.bias_scale = 0;
   for (const bool has_out_low : {false, true}) {
     choice.wants_out_low = has_out_low;
-    BackwardTrial even(machine, mask, {2, 4, 2}, choice, backward);
+    BackendBackwardCase even(fixture, mask, {2, 4, 2}, choice, backward);
     BackwardOptions options = even.options();
     options.row_sums = RowSums::output;
     if (const auto ran = even.run(options); !ran) return ran.error().message;

@@ -1,5 +1,5 @@
-// One backward call on a machine, with everything around it: the forward call whose results it
-// takes, tensors, plan, reference gradients, bounds.
+// One backward call on a backend fixture, with everything around it: the forward call whose results
+// it takes, tensors, plan, reference gradients, bounds.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace fdma::testing {
 
-/// What a backward trial has besides the choice of its forward call (whose lse it always wants).
+/// What a backward case has besides the choice of its forward call (whose lse it always wants).
 struct BackwardChoice {
   bool has_dlse = true;
   bool wants_dbias = true;  ///< where there is a bias
@@ -24,25 +24,25 @@ struct BackwardChoice {
 };
 std::string to_string(const BackwardChoice& choice);
 
-/// Inputs as those of AttentionTrial; gradients are poisoned.
-class BackwardTrial {
+/// Inputs as those of BackendAttentionCase; gradients are poisoned.
+class BackendBackwardCase {
  public:
   /// Plans for the machine's backend and runs the forward call; throws where that fails. Borrows
   /// machine and mask.
-  BackwardTrial(AttentionMachine& machine, const MaskCase& mask, const TrialHeads& heads,
-                TrialChoice choice, const BackwardChoice& backward = {});
+  BackendBackwardCase(BackendFixture& fixture, const MaskCase& mask, const CaseHeads& heads,
+                      CaseChoice choice, const BackwardChoice& backward = {});
 
   const AttentionPlan& plan() const { return plan_; }
-  AttentionTrial& forward() { return forward_; }
+  BackendAttentionCase& forward() { return forward_; }
   /// Tensors where the machine computes.
   BackwardTensors tensors() const;
   BackwardOptions options() const;
-  TrialTensor& dout() { return dout_; }
-  TrialTensor& dlse() { return dlse_; }
-  TrialTensor& dq() { return dq_; }
-  TrialTensor& dk() { return dk_; }
-  TrialTensor& dv() { return dv_; }
-  TrialTensor& dbias() { return dbias_; }
+  BackendTensor& dout() { return dout_; }
+  BackendTensor& dlse() { return dlse_; }
+  BackendTensor& dq() { return dq_; }
+  BackendTensor& dk() { return dk_; }
+  BackendTensor& dv() { return dv_; }
+  BackendTensor& dbias() { return dbias_; }
 
   /// After an input of the forward call has changed: that call again.
   void run_forward();
@@ -73,23 +73,23 @@ class BackwardTrial {
  private:
   Result<void> fetched();
 
-  AttentionMachine& machine_;
+  BackendFixture& fixture_;
   const MaskCase& mask_;
-  TrialChoice choice_;
+  CaseChoice choice_;
   BackwardChoice backward_;
-  AttentionTrial forward_;
+  BackendAttentionCase forward_;
   AttentionPlan plan_;
-  TrialTensor dout_, dlse_, dq_, dk_, dv_, dbias_;
+  BackendTensor dout_, dlse_, dq_, dk_, dv_, dbias_;
 };
 
 /// Plans, runs and checks; empty if all is well. Adds what the backward plan has to `counts`, if
 /// given.
-std::string check_backward_trial(AttentionMachine& machine, const MaskCase& mask,
-                                 const TrialHeads& heads, const TrialChoice& choice,
-                                 const BackwardChoice& backward = {}, PlanCounts* counts = nullptr);
+std::string check_backward_case(BackendFixture& fixture, const MaskCase& mask,
+                                const CaseHeads& heads, const CaseChoice& choice,
+                                const BackwardChoice& backward = {}, PlanCounts* counts = nullptr);
 
 /// What is wrong with what RowSums says, tried with a bias and 16-bit tensors; empty if nothing.
-std::string row_sums_error(AttentionMachine& machine, TrialChoice choice,
+std::string row_sums_error(BackendFixture& fixture, CaseChoice choice,
                            const BackwardChoice& backward = {});
 
 }  // namespace fdma::testing

@@ -28,8 +28,8 @@ constexpr PairLengths kLengths[] = {
 };
 
 // What choice number `i` has besides the dimensions that its caller runs through.
-TrialChoice choice_number(std::uint64_t i) {
-  TrialChoice choice;
+CaseChoice choice_number(std::uint64_t i) {
+  CaseChoice choice;
   choice.layout = kLayouts[i % 3];
   choice.has_bias = i / 3 % 2 == 1;
   choice.wants_lse = i % 5 != 4;
@@ -41,8 +41,8 @@ TrialChoice choice_number(std::uint64_t i) {
   return choice;
 }
 
-TrialChoice random_choice(std::mt19937& rng) {
-  TrialChoice choice = choice_number(rng());
+CaseChoice random_choice(std::mt19937& rng) {
+  CaseChoice choice = choice_number(rng());
   choice.dtype = kDTypes[pick(rng, 0, 1)];
   choice.head_dim = kHeadDims[pick(rng, 0, 1)];
   return choice;
@@ -79,7 +79,7 @@ void clear_rows(Cells& cells, std::int64_t begin, std::int64_t end) {
     for (std::int64_t k = 0; k < cells.kv_len; ++k) cells.at(q, k) = 0;
 }
 
-// A mask of one of the kinds of random_trials.
+// A mask of one of the kinds of random_backend_cases.
 MaskCase random_mask(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len) {
   switch (pick(rng, 0, 3)) {
     case 0:
@@ -95,26 +95,28 @@ MaskCase random_mask(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len)
 
 }  // namespace
 
-std::string zoo_name(int index) { return zoo::mask_zoo(128)[static_cast<std::size_t>(index)].name; }
+std::string suite_name(int index) {
+  return suite::mask_suite(128)[static_cast<std::size_t>(index)].name;
+}
 
-MaskCase zoo_pair(int index, const PairLengths& lengths, BlockShape block) {
+MaskCase suite_pair(int index, const PairLengths& lengths, BlockShape block) {
   std::vector<MaskCase> cases;
   const bool is_uniform = lengths.q[0] == lengths.q[1] && lengths.kv[0] == lengths.kv[1];
   std::string name;
   for (std::size_t b = 0; b < (is_uniform ? 1U : 2U); ++b) {
-    zoo::ZooMask mask = zoo::mask_zoo(lengths.kv[b])[static_cast<std::size_t>(index)];
+    suite::SuiteMask mask = suite::mask_suite(lengths.kv[b])[static_cast<std::size_t>(index)];
     mask.shape.q_lens = {lengths.q[b]};
-    cases.push_back(zoo_case(mask, block));
+    cases.push_back(suite_case(mask, block));
     name += fmt::format("{}{} {}x{}", b == 0 ? "" : ", ", mask.name, lengths.q[b], lengths.kv[b]);
   }
   const auto num_batches = static_cast<std::int64_t>(cases.size());
   return combined(name, num_batches, 1, cases, block);
 }
 
-std::vector<TrialCase> zoo_trials(int index, int every) {
+std::vector<BackendCase> mask_suite_cases(int index, int every) {
   constexpr std::size_t kNumLengths = std::size(kLengths);
   std::vector<std::shared_ptr<const MaskCase>> masks(kNumLengths);
-  std::vector<TrialCase> trials;
+  std::vector<BackendCase> test_cases;
   std::size_t number = static_cast<std::size_t>(index);  // masks differ in what they meet
   for (const DType dtype : kDTypes) {
     for (const std::int32_t head_dim : kHeadDims) {
@@ -124,27 +126,27 @@ std::vector<TrialCase> zoo_trials(int index, int every) {
           auto& mask = masks[number % kNumLengths];
           if (mask == nullptr) {
             const PairLengths& lengths = kLengths[number % kNumLengths];
-            mask = std::make_shared<MaskCase>(zoo_pair(index, lengths, kBlock));
+            mask = std::make_shared<MaskCase>(suite_pair(index, lengths, kBlock));
           }
-          TrialChoice choice = choice_number(number);
+          CaseChoice choice = choice_number(number);
           choice.dtype = dtype;
           choice.head_dim = head_dim;
-          trials.push_back({mask, {2, heads_q, heads_kv}, choice});
+          test_cases.push_back({mask, {2, heads_q, heads_kv}, choice});
         }
       }
     }
   }
-  return trials;
+  return test_cases;
 }
 
-std::vector<TrialCase> tile_count_trials() {
-  std::vector<TrialCase> trials;
+std::vector<BackendCase> tile_count_cases() {
+  std::vector<BackendCase> test_cases;
   std::uint64_t number = 0;
   const auto add = [&](MaskCase mask) {
-    TrialChoice choice = choice_number(++number);
+    CaseChoice choice = choice_number(++number);
     choice.dtype = kDTypes[number % 2];
     choice.head_dim = kHeadDims[number / 2 % 2];
-    trials.push_back({std::make_shared<MaskCase>(std::move(mask)), {1, 2, 1}, choice});
+    test_cases.push_back({std::make_shared<MaskCase>(std::move(mask)), {1, 2, 1}, choice});
   };
   for (std::int64_t tiles = 1; tiles <= 5; ++tiles) {
     for (const std::int64_t rest : {0, 1, 127}) {
@@ -167,12 +169,12 @@ std::vector<TrialCase> tile_count_trials() {
   const MaskCase none = case_of("none", Cells(150, 0), kBlock), some = full_case(40, 257),
                  no_rows = case_of("no rows", Cells(0, 90), kBlock);
   add(combined("keys of element 1 alone", 3, 1, {none, some, no_rows}, kBlock));
-  return trials;
+  return test_cases;
 }
 
-std::vector<TrialCase> many_work_tile_trials() {
+std::vector<BackendCase> many_work_tile_cases() {
   std::mt19937 rng(31);
-  std::vector<TrialCase> trials;
+  std::vector<BackendCase> test_cases;
   for (const std::int32_t head_dim : kHeadDims) {
     std::vector<MaskCase> elements;
     for (int b = 0; b < 12; ++b) {
@@ -180,18 +182,19 @@ std::vector<TrialCase> many_work_tile_trials() {
       elements.push_back(b % 3 == 0 ? column_case(rng, q_len, kv_len)
                                     : tile_case(rng, q_len, kv_len));
     }
-    TrialChoice choice = choice_number(static_cast<std::uint64_t>(head_dim));
+    CaseChoice choice = choice_number(static_cast<std::uint64_t>(head_dim));
     choice.head_dim = head_dim;
     choice.wants_lse = true;
-    trials.push_back({std::make_shared<MaskCase>(combined("many items", 12, 1, elements, kBlock)),
-                      {12, 32, 8},
-                      choice});
+    test_cases.push_back(
+        {std::make_shared<MaskCase>(combined("many items", 12, 1, elements, kBlock)),
+         {12, 32, 8},
+         choice});
   }
-  return trials;
+  return test_cases;
 }
 
-std::vector<TrialCase> tail_trials() {
-  std::vector<TrialCase> trials;
+std::vector<BackendCase> tail_cases() {
+  std::vector<BackendCase> test_cases;
   for (std::int64_t tiles = 1; tiles <= 8; ++tiles) {
     const auto full = std::make_shared<MaskCase>(full_case(450, tiles * 128 - 25));
     const auto causal = std::make_shared<MaskCase>(case_of(
@@ -199,19 +202,19 @@ std::vector<TrialCase> tail_trials() {
         make_cells(450, tiles * 128 - 25, [](auto q, auto k) { return k < 70 || k <= 2 * q; }),
         kBlock));
     for (const std::int32_t head_dim : kHeadDims) {
-      TrialChoice choice;
+      CaseChoice choice;
       choice.head_dim = head_dim;
       choice.dtype = kDTypes[tiles % 2];
       choice.layout = Layout::padded;
       choice.rows_per_head = 24;
       choice.seed = static_cast<std::uint64_t>(tiles);
-      trials.push_back({full, {3, 36, 4}, choice});
-      trials.push_back({causal, {3, 36, 4}, choice});
+      test_cases.push_back({full, {3, 36, 4}, choice});
+      test_cases.push_back({causal, {3, 36, 4}, choice});
       choice.has_bias = true;
-      trials.push_back({full, {3, 36, 4}, choice});
+      test_cases.push_back({full, {3, 36, 4}, choice});
     }
   }
-  return trials;
+  return test_cases;
 }
 
 MaskCase tile_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len) {
@@ -289,9 +292,9 @@ MaskCase block_sparse_case(std::mt19937& rng, std::int64_t q_len, std::int64_t k
   return case_of(fmt::format("block-sparse {}x{}", q_len, kv_len), cells, kBlock);
 }
 
-std::vector<TrialCase> random_trials(std::uint32_t seed, int count) {
+std::vector<BackendCase> random_backend_cases(std::uint32_t seed, int count) {
   std::mt19937 rng(seed);
-  std::vector<TrialCase> trials;
+  std::vector<BackendCase> test_cases;
   for (int i = 0; i < count; ++i) {
     const std::int64_t batch = pick(rng, 1, 2), heads_kv = pick(rng, 1, 2), group = pick(rng, 1, 3);
     const std::int64_t mask_heads = pick(rng, 0, 1) == 0 ? 1 : heads_kv * group;
@@ -302,31 +305,31 @@ std::vector<TrialCase> random_trials(std::uint32_t seed, int count) {
         masks.push_back(random_mask(rng, q_len, kv_len));
     }
     const std::string name = fmt::format("random {} of {} ({}..)", i, seed, masks.front().name);
-    trials.push_back(
+    test_cases.push_back(
         {std::make_shared<MaskCase>(combined(name, batch, mask_heads, masks, kBlock)),
          {batch, static_cast<std::int32_t>(heads_kv * group), static_cast<std::int32_t>(heads_kv)},
          random_choice(rng)});
   }
-  return trials;
+  return test_cases;
 }
 
-std::vector<TrialCase> small_trials() {
+std::vector<BackendCase> small_cases() {
   std::mt19937 rng(77);
-  std::vector<TrialCase> trials;
+  std::vector<BackendCase> test_cases;
   const auto add = [&](MaskCase mask, std::int32_t head_dim, bool has_bias) {
-    TrialChoice choice;
+    CaseChoice choice;
     choice.head_dim = head_dim;
     choice.has_bias = has_bias;
     choice.layout = has_bias ? Layout::padded : Layout::rows;
     choice.rows_per_head = 40;
-    trials.push_back({std::make_shared<MaskCase>(std::move(mask)), {1, 2, 1}, choice});
+    test_cases.push_back({std::make_shared<MaskCase>(std::move(mask)), {1, 2, 1}, choice});
   };
   for (const std::int32_t head_dim : kHeadDims) {
     add(block_sparse_case(rng, 200, 450, 0.4, 0.3), head_dim, false);
     add(column_case(rng, 300, 500), head_dim, true);
     add(tile_case(rng, 260, 900), head_dim, true);
   }
-  return trials;
+  return test_cases;
 }
 
 }  // namespace fdma::testing

@@ -1,4 +1,4 @@
-// The trials that every backend passes: masks, heads, lengths and layouts, made once for all of
+// The cases that every backend passes: masks, heads, lengths and layouts, made once for all of
 // them.
 #pragma once
 
@@ -12,15 +12,15 @@
 
 namespace fdma::testing {
 
-struct TrialCase {
+struct BackendCase {
   std::shared_ptr<const MaskCase> mask;
-  TrialHeads heads;
-  TrialChoice choice;
+  CaseHeads heads;
+  CaseChoice choice;
 };
 
-inline constexpr int kNumZooMasks = 13;
-/// The name of mask `index` of the zoo, for the name of a test.
-std::string zoo_name(int index);
+inline constexpr int kNumSuiteMasks = 13;
+/// The name of mask `index` of the mask suite, for the name of a test.
+std::string suite_name(int index);
 
 /// q_len and kv_len of two batch elements.
 struct PairLengths {
@@ -35,25 +35,25 @@ inline constexpr PairLengths kPairLengths[] = {
     {{1, 140}, {129, 1}},      // one row, one key
     {{384, 384}, {384, 384}},  // whole tiles of 128
 };
-/// Mask `index` of the zoo for both elements, or for the first where lengths are uniform.
-MaskCase zoo_pair(int index, const PairLengths& lengths, BlockShape block);
+/// Mask `index` of the mask suite for both elements, or for the first where lengths are uniform.
+MaskCase suite_pair(int index, const PairLengths& lengths, BlockShape block);
 
-/// Mask `index` of the zoo with every combination of types (bfloat16, float16), head sizes (64,
-/// 128) and groups of heads (1, 4, 8, all), each with three of seven pairs of lengths (odd,
+/// Mask `index` of the mask suite with every combination of types (bfloat16, float16), head sizes
+/// (64, 128) and groups of heads (1, 4, 8, all), each with three of seven pairs of lengths (odd,
 /// unequal, per batch element, one row, one key, up to 1003) in turn; layout, bias, scale and lse
 /// change from one to the next. Every `every`-th of them.
-std::vector<TrialCase> zoo_trials(int index, int every = 1);
+std::vector<BackendCase> mask_suite_cases(int index, int every = 1);
 
 /// Full attention of 1 to 5 key tiles for 1 to 3 query tiles, the last ones whole or not; lengths
 /// of 1 and at tile edges; one row of 8000 keys; query tiles and whole elements without keys.
-std::vector<TrialCase> tile_count_trials();
+std::vector<BackendCase> tile_count_cases();
 
 /// Short sequences of many elements and heads: more than 3 work tiles for each of 132 workers.
-std::vector<TrialCase> many_work_tile_trials();
+std::vector<BackendCase> many_work_tile_cases();
 
 /// Work tiles of 1 to 8 tiles each, several for each of 132 workers, whose last tile ends within
 /// the tensors: V has rows there that must not be seen, in work tile after work tile.
-std::vector<TrialCase> tail_trials();
+std::vector<BackendCase> tail_cases();
 
 /// Stretches of tiles: empty, full, noise (bitmaps), one or two key intervals per row (row panels).
 MaskCase tile_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len);
@@ -71,9 +71,9 @@ MaskCase block_sparse_case(std::mt19937& rng, std::int64_t q_len, std::int64_t k
                            double full_share, double noise_share);
 
 /// Masks of these kinds and random ones, per head and per batch element, with random choices.
-std::vector<TrialCase> random_trials(std::uint32_t seed, int count);
+std::vector<BackendCase> random_backend_cases(std::uint32_t seed, int count);
 
 /// Every kind of segment at a few hundred tokens: for sanitizers.
-std::vector<TrialCase> small_trials();
+std::vector<BackendCase> small_cases();
 
 }  // namespace fdma::testing

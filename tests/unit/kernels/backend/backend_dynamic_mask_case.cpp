@@ -37,13 +37,14 @@ float score_at(ScoreOrder order, std::int64_t key, std::mt19937& random) {
   return 0;
 }
 
-ColumnIntervals among_of(const DynamicMaskTrial& trial, std::int64_t q_len, std::int64_t kv_len) {
+ColumnIntervals among_of(const BackendDynamicMaskCase& test_case, std::int64_t q_len,
+                         std::int64_t kv_len) {
   ColumnIntervals among{q_len, kv_len, {0}, {}};
   for (std::int64_t key = 0; key < kv_len; ++key) {
     std::int64_t begin = std::max<std::int64_t>(key - (kv_len - q_len), 0), end = q_len;
-    if (trial.document > 0) {
-      begin = std::min(key / trial.document * trial.document, q_len);
-      end = std::min(begin + trial.document, q_len);
+    if (test_case.document > 0) {
+      begin = std::min(key / test_case.document * test_case.document, q_len);
+      end = std::min(begin + test_case.document, q_len);
     }
     if (begin < end) {
       among.intervals.push_back({static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end)});
@@ -53,20 +54,21 @@ ColumnIntervals among_of(const DynamicMaskTrial& trial, std::int64_t q_len, std:
   return among;
 }
 
-// A trial with everything that depends on its scores.
+// A case with everything that depends on its scores.
 class Run {
  public:
-  Run(AttentionMachine& machine, const DynamicMaskTrial& trial) : machine_(machine), trial_(trial) {
-    for (const auto& [q_len, kv_len] : trial.lengths) {
+  Run(BackendFixture& fixture, const BackendDynamicMaskCase& test_case)
+      : fixture_(fixture), test_case_(test_case) {
+    for (const auto& [q_len, kv_len] : test_case.lengths) {
       kv_len_ = std::max(kv_len_, kv_len);
-      among_.push_back(among_of(trial, q_len, kv_len));
+      among_.push_back(among_of(test_case, q_len, kv_len));
     }
-    batch_ = static_cast<std::int64_t>(trial.lengths.size());
-    num_rows_ = batch_ * trial.heads_kv;
-    std::mt19937 random(static_cast<unsigned>(trial.choice.seed));
+    batch_ = static_cast<std::int64_t>(test_case.lengths.size());
+    num_rows_ = batch_ * test_case.heads_kv;
+    std::mt19937 random(static_cast<unsigned>(test_case.choice.seed));
     for (std::int64_t row = 0; row < num_rows_; ++row) {
       for (std::int64_t key = 0; key < kv_len_; ++key) {
-        scores_.push_back(score_at(trial.order, key, random));
+        scores_.push_back(score_at(test_case.order, key, random));
       }
     }
   }
@@ -75,7 +77,7 @@ class Run {
     choose_attention(full_cells());
     make_object();
     if (!problem_.empty()) return problem_;
-    if (trial_.are_scores_made) {
+    if (test_case_.are_scores_made) {
       // Scores of the machine: sums in another order may rank near ties otherwise.
       run(true);
       scores_ = made_;
@@ -83,19 +85,19 @@ class Run {
     }
     choose_attention(selected_cells());
     if (!problem_.empty()) return problem_;
-    run(trial_.are_scores_made);
+    run(test_case_.are_scores_made);
     if (!problem_.empty()) return problem_;
     if (const std::string wrong = kept_difference(); !wrong.empty()) return wrong;
     if (const std::string wrong = attention_->check(); !wrong.empty()) return wrong;
     const std::vector<unsigned char> first = attention_->result_bytes();
-    run(trial_.are_scores_made);
+    run(test_case_.are_scores_made);
     if (attention_->result_bytes() != first) return "two runs differ";
     return problem_.empty() ? check_gradients() : problem_;
   }
 
  private:
   const ColumnIntervals& among(std::int64_t row) const {
-    return among_[static_cast<std::size_t>(row / trial_.heads_kv)];
+    return among_[static_cast<std::size_t>(row / test_case_.heads_kv)];
   }
 
   std::vector<Cells> full_cells() const {
@@ -113,14 +115,14 @@ class Run {
     for (std::int64_t row = 0; row < num_rows_; ++row) {
       const auto first = scores_.begin() + row * kv_len_;
       const std::vector<float> scores(first, first + among(row).kv_len);
-      auto kept = select_topk(scores, trial_.w, among(row));
+      auto kept = select_topk(scores, test_case_.w, among(row));
       if (!kept) {
         problem_ = kept.error().message;
         return cells;
       }
       for (std::int64_t key = 0; key < among(row).kv_len; ++key) {
         const auto at = static_cast<std::size_t>(key);
-        const bool is_dropped = trial_.drops_zero_scores && scores[at] == 0;
+        const bool is_dropped = test_case_.drops_zero_scores && scores[at] == 0;
         if (kept->offsets[at] == kept->offsets[at + 1] || is_dropped) continue;
         expected_[static_cast<std::size_t>(row * kv_len_ + key)] =
             kept->intervals[static_cast<std::size_t>(kept->offsets[at])];
@@ -139,29 +141,30 @@ class Run {
     if (!problem_.empty()) return;
     std::vector<MaskCase> cases;
     for (std::int64_t b = 0; b < batch_; ++b) {
-      for (std::int32_t h = 0; h < trial_.heads_q; ++h) {
-        const std::int64_t row = b * trial_.heads_kv + h / (trial_.heads_q / trial_.heads_kv);
+      for (std::int32_t h = 0; h < test_case_.heads_q; ++h) {
+        const std::int64_t row =
+            b * test_case_.heads_kv + h / (test_case_.heads_q / test_case_.heads_kv);
         cases.push_back(case_of("", cells[static_cast<std::size_t>(row)], kBlock));
       }
     }
-    mask_ = combined(trial_.name, batch_, trial_.heads_q, cases, kBlock);
-    attention_.emplace(machine_, mask_, heads(), choice());
+    mask_ = combined(test_case_.name, batch_, test_case_.heads_q, cases, kBlock);
+    attention_.emplace(fixture_, mask_, heads(), choice());
     set_bias(*attention_);
   }
 
-  TrialHeads heads() const { return {batch_, trial_.heads_q, trial_.heads_kv}; }
-  TrialChoice choice() const {
-    TrialChoice choice = trial_.choice;
-    choice.has_bias = trial_.bias != ScoreBias::none;
+  CaseHeads heads() const { return {batch_, test_case_.heads_q, test_case_.heads_kv}; }
+  CaseChoice choice() const {
+    CaseChoice choice = test_case_.choice;
+    choice.has_bias = test_case_.bias != ScoreBias::none;
     choice.wants_out_low = choice.has_bias;
     return choice;
   }
 
-  void set_bias(AttentionTrial& attention) const {
-    if (trial_.bias == ScoreBias::none) return;
+  void set_bias(BackendAttentionCase& attention) const {
+    if (test_case_.bias == ScoreBias::none) return;
     for (std::int64_t row = 0; row < num_rows_; ++row) {
       for (std::int64_t key = 0; key < among(row).kv_len; ++key) {
-        attention.bias().set(row / trial_.heads_kv, key, row % trial_.heads_kv, 0,
+        attention.bias().set(row / test_case_.heads_kv, key, row % test_case_.heads_kv, 0,
                              scores_[static_cast<std::size_t>(row * kv_len_ + key)]);
       }
     }
@@ -171,17 +174,17 @@ class Run {
   void make_object() {
     DynamicMaskSpec spec;
     spec.shape = attention_->plan().shape;
-    spec.w = trial_.w;
-    spec.bias = trial_.bias;
-    spec.drops_zero_scores = trial_.drops_zero_scores;
+    spec.w = test_case_.w;
+    spec.bias = test_case_.bias;
+    spec.drops_zero_scores = test_case_.drops_zero_scores;
     spec.has_gradients = true;
-    spec.backend = machine_.backend();
+    spec.backend = fixture_.backend();
     spec.reading =
-        machine_.backend() == Backend::cpu ? SelectionReading::automatic : trial_.reading;
-    if (trial_.document > 0) {
+        fixture_.backend() == Backend::cpu ? SelectionReading::automatic : test_case_.reading;
+    if (test_case_.document > 0) {
       spec.masks = among_;
       for (std::int64_t row = 0; row < num_rows_; ++row) {
-        spec.mask_of.push_back(static_cast<std::int32_t>(row / trial_.heads_kv));
+        spec.mask_of.push_back(static_cast<std::int32_t>(row / test_case_.heads_kv));
       }
     }
     Result<DynamicMaskAttention> made = DynamicMaskAttention::make(std::move(spec));
@@ -191,18 +194,18 @@ class Run {
     }
     object_.emplace(*std::move(made));
     // The workspace comes with whatever it holds.
-    workspace_ = std::make_unique<MachineArray<unsigned char>>(
-        machine_,
+    workspace_ = std::make_unique<FixtureArray<unsigned char>>(
+        fixture_,
         std::vector<unsigned char>(static_cast<std::size_t>(object_->workspace_bytes()), 0xff));
   }
 
   std::int64_t columns() const {
     const std::int64_t dim = attention_->plan().shape.head_dim_v;
-    return trial_.is_dt_proj_wide ? trial_.heads_kv * dim : dim;
+    return test_case_.is_dt_proj_wide ? test_case_.heads_kv * dim : dim;
   }
   std::vector<float> weights() const {
     std::mt19937 random(7);
-    std::vector<float> weights(static_cast<std::size_t>(trial_.heads_kv * columns()));
+    std::vector<float> weights(static_cast<std::size_t>(test_case_.heads_kv * columns()));
     for (float& weight : weights) {
       weight = (static_cast<float>(random() % 2001) / 1000 - 1) /
                static_cast<float>(attention_->plan().shape.head_dim_v);
@@ -210,17 +213,17 @@ class Run {
     return weights;
   }
   std::vector<float> coefficients() const {
-    return std::vector<float>(static_cast<std::size_t>(trial_.heads_kv), -0.7f);
+    return std::vector<float>(static_cast<std::size_t>(test_case_.heads_kv), -0.7f);
   }
 
   void run(bool makes_scores) {
-    const std::int64_t heads_kv = trial_.heads_kv;
-    MachineArray<float> dt_proj(machine_, weights());
-    MachineArray<float> a_coef(machine_, coefficients());
-    MachineArray<float> given(machine_, scores_);
-    MachineArray<float> made(machine_, std::vector<float>(scores_.size(), -1));
-    MachineArray<Interval> kept(machine_, std::vector<Interval>(scores_.size(), {-7, -7}));
-    MachineArray<std::uint32_t> status(machine_, {0});
+    const std::int64_t heads_kv = test_case_.heads_kv;
+    FixtureArray<float> dt_proj(fixture_, weights());
+    FixtureArray<float> a_coef(fixture_, coefficients());
+    FixtureArray<float> given(fixture_, scores_);
+    FixtureArray<float> made(fixture_, std::vector<float>(scores_.size(), -1));
+    FixtureArray<Interval> kept(fixture_, std::vector<Interval>(scores_.size(), {-7, -7}));
+    FixtureArray<std::uint32_t> status(fixture_, {0});
     const std::vector<std::int64_t> extents{batch_, heads_kv, kv_len_};
 
     attention_->poison(0xff);
@@ -241,7 +244,7 @@ class Run {
     tensors.kept = kept.view(DType::int32, {batch_, heads_kv, kv_len_, 2});
     DynamicMaskOptions options;
     options.attention = attention_->options();
-    void* const word = machine_.device() == Device::cuda ? status.data() : nullptr;
+    void* const word = fixture_.device() == Device::cuda ? status.data() : nullptr;
     const Result<void> done = object_->run(tensors, workspace_->data(),
                                            static_cast<std::uint32_t*>(word), nullptr, options);
     if (!done) {
@@ -266,30 +269,30 @@ class Run {
   }
 
   std::string check_gradients() const {
-    GradientCall call{trial_, *object_, mask_, heads(), choice(), scores_, kept_};
+    GradientCall call{test_case_, *object_, mask_, heads(), choice(), scores_, kept_};
     call.kv_len = kv_len_;
-    call.set_bias = [this](AttentionTrial& attention) { set_bias(attention); };
+    call.set_bias = [this](BackendAttentionCase& attention) { set_bias(attention); };
     call.columns = columns();
     call.dt_proj = weights();
     call.a_coef = coefficients();
-    return check_dynamic_mask_gradients(machine_, call);
+    return check_dynamic_mask_gradients(fixture_, call);
   }
 
-  AttentionMachine& machine_;
-  const DynamicMaskTrial& trial_;
+  BackendFixture& fixture_;
+  const BackendDynamicMaskCase& test_case_;
   std::vector<ColumnIntervals> among_;  // of each batch element
   std::int64_t batch_ = 0, num_rows_ = 0, kv_len_ = 0;
   std::vector<float> scores_, made_;
   std::vector<Interval> expected_, kept_;
   MaskCase mask_;
-  std::optional<AttentionTrial> attention_;
+  std::optional<BackendAttentionCase> attention_;
   std::optional<DynamicMaskAttention> object_;
-  std::unique_ptr<MachineArray<unsigned char>> workspace_;
+  std::unique_ptr<FixtureArray<unsigned char>> workspace_;
   std::string problem_;
 };
 
-TrialChoice choice_of(std::int32_t head_dim, DType dtype, Layout layout) {
-  TrialChoice choice;
+CaseChoice choice_of(std::int32_t head_dim, DType dtype, Layout layout) {
+  CaseChoice choice;
   choice.head_dim = head_dim;
   choice.dtype = dtype;
   choice.layout = layout;
@@ -298,25 +301,25 @@ TrialChoice choice_of(std::int32_t head_dim, DType dtype, Layout layout) {
 
 }  // namespace
 
-std::string run_dynamic_mask(AttentionMachine& machine, const DynamicMaskTrial& trial) {
-  const std::string wrong = Run(machine, trial).check();
-  return wrong.empty() ? wrong : trial.name + ": " + wrong;
+std::string run_dynamic_mask(BackendFixture& fixture, const BackendDynamicMaskCase& test_case) {
+  const std::string wrong = Run(fixture, test_case).check();
+  return wrong.empty() ? wrong : test_case.name + ": " + wrong;
 }
 
-std::vector<DynamicMaskTrial> dynamic_mask_trials() {
-  const TrialChoice plain = choice_of(64, DType::bfloat16, Layout::rows);
-  const TrialChoice wide = choice_of(128, DType::bfloat16, Layout::rows);
-  const TrialChoice half = choice_of(128, DType::float16, Layout::padded);
-  const TrialChoice odd = choice_of(72, DType::bfloat16, Layout::head_major);
+std::vector<BackendDynamicMaskCase> dynamic_mask_cases() {
+  const CaseChoice plain = choice_of(64, DType::bfloat16, Layout::rows);
+  const CaseChoice wide = choice_of(128, DType::bfloat16, Layout::rows);
+  const CaseChoice half = choice_of(128, DType::float16, Layout::padded);
+  const CaseChoice odd = choice_of(72, DType::bfloat16, Layout::head_major);
   using enum ScoreOrder;
   constexpr auto kGather = SelectionReading::gather, kScan = SelectionReading::scan;
-  std::vector<DynamicMaskTrial> trials;
+  std::vector<BackendDynamicMaskCase> test_cases;
   for (const SelectionReading reading : {kGather, kScan}) {
     const std::string way(fdma::to_string(reading));
-    const auto add = [&](DynamicMaskTrial trial) {
-      trial.name += ", " + way;
-      trial.reading = reading;
-      trials.push_back(std::move(trial));
+    const auto add = [&](BackendDynamicMaskCase test_case) {
+      test_case.name += ", " + way;
+      test_case.reading = reading;
+      test_cases.push_back(std::move(test_case));
     };
     add({.name = "random",
          .lengths = {{700, 700}},
@@ -405,27 +408,27 @@ std::vector<DynamicMaskTrial> dynamic_mask_trials() {
          .choice = plain});
   }
   // Some live through three segments of queries of the lists of gradients.
-  trials.push_back({.name = "long lives",
-                    .lengths = {{2300, 2300}},
-                    .heads_q = 2,
-                    .heads_kv = 1,
-                    .w = 150,
-                    .reading = kGather,
-                    .choice = plain});
-  trials.push_back({.name = "all keys",
-                    .lengths = {{300, 300}},
-                    .heads_q = 2,
-                    .heads_kv = 2,
-                    .w = 300,
-                    .choice = plain});
-  trials.push_back({.name = "chosen by cost",
-                    .lengths = {{900, 900}},
-                    .heads_q = 8,
-                    .heads_kv = 2,
-                    .w = 60,
-                    .are_scores_made = true,
-                    .choice = wide});
-  return trials;
+  test_cases.push_back({.name = "long lives",
+                        .lengths = {{2300, 2300}},
+                        .heads_q = 2,
+                        .heads_kv = 1,
+                        .w = 150,
+                        .reading = kGather,
+                        .choice = plain});
+  test_cases.push_back({.name = "all keys",
+                        .lengths = {{300, 300}},
+                        .heads_q = 2,
+                        .heads_kv = 2,
+                        .w = 300,
+                        .choice = plain});
+  test_cases.push_back({.name = "chosen by cost",
+                        .lengths = {{900, 900}},
+                        .heads_q = 8,
+                        .heads_kv = 2,
+                        .w = 60,
+                        .are_scores_made = true,
+                        .choice = wide});
+  return test_cases;
 }
 
 }  // namespace fdma::testing

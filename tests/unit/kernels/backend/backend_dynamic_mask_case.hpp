@@ -1,4 +1,4 @@
-// Whole calls of Dynamic Mask Attention on a machine, against float64.
+// Whole calls of Dynamic Mask Attention on a backend fixture, against float64.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace fdma::testing {
 /// How scores follow one another.
 enum class ScoreOrder : std::uint8_t { random, rising, drifting, clustered, with_zeros };
 
-struct DynamicMaskTrial {
+struct BackendDynamicMaskCase {
   std::string name;
   std::vector<std::pair<std::int64_t, std::int64_t>> lengths;  ///< q_len, kv_len of each element
   std::int32_t heads_q = 1;
@@ -28,14 +28,14 @@ struct DynamicMaskTrial {
   bool drops_zero_scores = false;
   std::int64_t document = 0;  ///< M is documents of that many tokens, not causal; 0: causal
   SelectionReading reading = SelectionReading::automatic;
-  TrialChoice choice = {};
+  CaseChoice choice = {};
 };
 
 /// Runs twice: the same bits; kept is what select_topk keeps of the scores; out and lse are within
 /// the bounds of float64 (TensorError). Empty, or what is wrong.
-std::string run_dynamic_mask(AttentionMachine& machine, const DynamicMaskTrial& trial);
+std::string run_dynamic_mask(BackendFixture& fixture, const BackendDynamicMaskCase& test_case);
 
 /// Calls of every kind, for any backend.
-std::vector<DynamicMaskTrial> dynamic_mask_trials();
+std::vector<BackendDynamicMaskCase> dynamic_mask_cases();
 
 }  // namespace fdma::testing

@@ -71,32 +71,32 @@ ReferenceRows reference_on_host(const ReferenceProblem& problem) {
   return rows;
 }
 
-unsigned char* CpuMachine::allocate(std::int64_t bytes) {
+unsigned char* CpuFixture::allocate(std::int64_t bytes) {
   return static_cast<unsigned char*>(
       ::operator new(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), kAlignment));
 }
 
-void CpuMachine::release(unsigned char* memory) { ::operator delete(memory, kAlignment); }
+void CpuFixture::release(unsigned char* memory) { ::operator delete(memory, kAlignment); }
 
-void CpuMachine::write(unsigned char* to, const unsigned char* from, std::int64_t bytes) {
+void CpuFixture::write(unsigned char* to, const unsigned char* from, std::int64_t bytes) {
   std::copy_n(from, bytes, to);
 }
 
-void CpuMachine::read(unsigned char* to, const unsigned char* from, std::int64_t bytes) {
+void CpuFixture::read(unsigned char* to, const unsigned char* from, std::int64_t bytes) {
   std::copy_n(from, bytes, to);
 }
 
-Result<void> CpuMachine::forward(const AttentionPlan& plan, const AttentionTensors& tensors,
+Result<void> CpuFixture::forward(const AttentionPlan& plan, const AttentionTensors& tensors,
                                  const AttentionOptions& options) {
   return attention_forward(plan, tensors, options);
 }
 
-Result<void> CpuMachine::backward(const AttentionPlan& plan, const BackwardTensors& tensors,
+Result<void> CpuFixture::backward(const AttentionPlan& plan, const BackwardTensors& tensors,
                                   const BackwardOptions& options) {
   return attention_backward(plan, tensors, options);
 }
 
-ReferenceRows CpuMachine::reference(const ReferenceProblem& problem) {
+ReferenceRows CpuFixture::reference(const ReferenceProblem& problem) {
   return reference_on_host(problem);
 }
 

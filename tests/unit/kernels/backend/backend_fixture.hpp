@@ -1,4 +1,4 @@
-// Who computes an attention trial: a backend, the memory that it computes in, and the reference for
+// Who computes an attention case: a backend, the memory that it computes in, and the reference for
 // tensors there. One implementation on the CPU, one on the GPU (tests/gpu).
 #pragma once
 
@@ -34,12 +34,12 @@ struct ReferenceRows {
   std::vector<float> explicit_out, explicit_lse;  ///< as attention_explicit computes them
 };
 
-class AttentionMachine {
+class BackendFixture {
  public:
-  AttentionMachine() = default;
-  AttentionMachine(const AttentionMachine&) = delete;
-  AttentionMachine& operator=(const AttentionMachine&) = delete;
-  virtual ~AttentionMachine() = default;
+  BackendFixture() = default;
+  BackendFixture(const BackendFixture&) = delete;
+  BackendFixture& operator=(const BackendFixture&) = delete;
+  virtual ~BackendFixture() = default;
 
   virtual Backend backend() const = 0;
   virtual Device device() const = 0;
@@ -60,7 +60,7 @@ class AttentionMachine {
 /// The rows of `problem` by tests/reference, on the host.
 ReferenceRows reference_on_host(const ReferenceProblem& problem);
 
-class CpuMachine : public AttentionMachine {
+class CpuFixture : public BackendFixture {
  public:
   Backend backend() const override { return Backend::cpu; }
   Device device() const override { return Device::cpu; }

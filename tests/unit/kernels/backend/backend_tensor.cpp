@@ -37,10 +37,10 @@ int sum_of_bytes(std::uint64_t bits) {
 
 }  // namespace
 
-TrialTensor::TrialTensor(AttentionMachine& machine, DType dtype, std::int64_t batch,
-                         std::vector<std::int64_t> lengths, std::int64_t heads, std::int64_t dim,
-                         Layout layout, bool is_output)
-    : machine_(machine),
+BackendTensor::BackendTensor(BackendFixture& fixture, DType dtype, std::int64_t batch,
+                             std::vector<std::int64_t> lengths, std::int64_t heads,
+                             std::int64_t dim, Layout layout, bool is_output)
+    : fixture_(fixture),
       dtype_(dtype),
       batch_(batch),
       lengths_(std::move(lengths)),
@@ -66,11 +66,11 @@ TrialTensor::TrialTensor(AttentionMachine& machine, DType dtype, std::int64_t ba
   const auto num_bytes =
       static_cast<std::size_t>(batch_ * strides_[0] * fdma::size_bytes(dtype_) + 2 * kCanaryBytes);
   image_.assign(num_bytes, 0xff);
-  memory_ = machine_.allocate(static_cast<std::int64_t>(num_bytes));
+  memory_ = fixture_.allocate(static_cast<std::int64_t>(num_bytes));
   upload();
 }
 
-MutableTensorView TrialTensor::view_of(unsigned char* data, Device device) const {
+MutableTensorView BackendTensor::view_of(unsigned char* data, Device device) const {
   MutableTensorView view;
   view.data = data;
   view.dtype = dtype_;
@@ -87,11 +87,11 @@ MutableTensorView TrialTensor::view_of(unsigned char* data, Device device) const
   return view;
 }
 
-MutableTensorView TrialTensor::host_view() const {
+MutableTensorView BackendTensor::host_view() const {
   return view_of(const_cast<unsigned char*>(image_.data()) + kCanaryBytes, Device::cpu);
 }
 
-double TrialTensor::value_at(std::int64_t element) const {
+double BackendTensor::value_at(std::int64_t element) const {
   const unsigned char* data = image_.data() + kCanaryBytes;
   if (dtype_ == DType::float32) {
     float value = 0;
@@ -103,17 +103,17 @@ double TrialTensor::value_at(std::int64_t element) const {
   return numbers_of(dtype_)[bits];
 }
 
-void TrialTensor::set(std::int64_t b, std::int64_t i, std::int64_t h, std::int64_t d,
-                      double value) {
+void BackendTensor::set(std::int64_t b, std::int64_t i, std::int64_t h, std::int64_t d,
+                        double value) {
   reference::encode(image_.data() + kCanaryBytes, dtype_, offset(b, i, h) + d, value);
 }
 
-void TrialTensor::randomize(std::uint64_t seed, double scale) {
+void BackendTensor::randomize(std::uint64_t seed, double scale) {
   const auto element_bytes = static_cast<std::size_t>(fdma::size_bytes(dtype_));
   std::vector<unsigned char> encoded(kNumSums * element_bytes);
   for (int i = 0; i < kNumSums; ++i)
     reference::encode(encoded.data(), dtype_, i, (i - kMean) / kDeviation * scale);
-  zoo::Random random(seed);
+  suite::Random random(seed);
   const auto put = [&](std::int64_t element, std::uint64_t bits) {
     std::memcpy(image_.data() + kCanaryBytes + static_cast<std::size_t>(element) * element_bytes,
                 encoded.data() + static_cast<std::size_t>(sum_of_bytes(bits)) * element_bytes,
@@ -129,21 +129,21 @@ void TrialTensor::randomize(std::uint64_t seed, double scale) {
   upload();
 }
 
-void TrialTensor::poison(unsigned char byte) {
+void BackendTensor::poison(unsigned char byte) {
   std::fill(image_.begin(), image_.end(), byte);
   upload();
 }
 
-void TrialTensor::upload() {
+void BackendTensor::upload() {
   uploaded_ = image_;
-  machine_.write(memory_, image_.data(), static_cast<std::int64_t>(image_.size()));
+  fixture_.write(memory_, image_.data(), static_cast<std::int64_t>(image_.size()));
 }
 
-void TrialTensor::fetch() {
-  machine_.read(image_.data(), memory_, static_cast<std::int64_t>(image_.size()));
+void BackendTensor::fetch() {
+  fixture_.read(image_.data(), memory_, static_cast<std::int64_t>(image_.size()));
 }
 
-std::string TrialTensor::stray_writes() {
+std::string BackendTensor::stray_writes() {
   const auto element_bytes = static_cast<std::size_t>(fdma::size_bytes(dtype_));
   std::vector<unsigned char> beside = image_;
   if (is_output_) {
@@ -161,7 +161,7 @@ std::string TrialTensor::stray_writes() {
                      strides_[1], strides_[2]);
 }
 
-std::vector<unsigned char> TrialTensor::bytes() const {
+std::vector<unsigned char> BackendTensor::bytes() const {
   const auto row_bytes = static_cast<std::size_t>(dim_ * fdma::size_bytes(dtype_));
   std::vector<unsigned char> result;
   for_each_row([&](std::int64_t first) {

@@ -1,4 +1,4 @@
-// Tensors of an attention trial: a host image and the same bytes where a backend computes.
+// Tensors of an attention case: a host image and the same bytes where a backend computes.
 #pragma once
 
 #include <array>
@@ -26,17 +26,17 @@ enum class Layout : std::uint8_t {
 ///
 /// What is not valid is NaN (bytes 0xff) in an input and the poison of the last run in an output,
 /// canaries before and after the storage included.
-class TrialTensor {
+class BackendTensor {
  public:
-  TrialTensor(AttentionMachine& machine, DType dtype, std::int64_t batch,
-              std::vector<std::int64_t> lengths, std::int64_t heads, std::int64_t dim,
-              Layout layout, bool is_output);
-  ~TrialTensor() { machine_.release(memory_); }
-  TrialTensor(const TrialTensor&) = delete;
-  TrialTensor& operator=(const TrialTensor&) = delete;
+  BackendTensor(BackendFixture& fixture, DType dtype, std::int64_t batch,
+                std::vector<std::int64_t> lengths, std::int64_t heads, std::int64_t dim,
+                Layout layout, bool is_output);
+  ~BackendTensor() { fixture_.release(memory_); }
+  BackendTensor(const BackendTensor&) = delete;
+  BackendTensor& operator=(const BackendTensor&) = delete;
 
   /// Where the machine computes, and the host image.
-  MutableTensorView view() const { return view_of(memory_ + kCanaryBytes, machine_.device()); }
+  MutableTensorView view() const { return view_of(memory_ + kCanaryBytes, fixture_.device()); }
   MutableTensorView host_view() const;
 
   double get(std::int64_t b, std::int64_t i, std::int64_t h, std::int64_t d = 0) const {
@@ -78,7 +78,7 @@ class TrialTensor {
         for (std::int64_t h = 0; h < heads_; ++h) visit(offset(b, i, h));
   }
 
-  AttentionMachine& machine_;
+  BackendFixture& fixture_;
   DType dtype_;
   std::int64_t batch_;
   std::vector<std::int64_t> lengths_;

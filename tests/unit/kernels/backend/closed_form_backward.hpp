@@ -13,7 +13,7 @@ namespace fdma::testing {
 /// calls by that plan twice, with other lengths and documents each time; what is wrong with the
 /// gradients, empty if nothing. Where `backward` asks for deterministic calls each is run again and
 /// must give the same bits.
-std::string random_calls_error(AttentionMachine& machine, std::uint32_t seed, std::int64_t most,
-                               TrialChoice choice, const BackwardChoice& backward = {});
+std::string random_calls_error(BackendFixture& fixture, std::uint32_t seed, std::int64_t most,
+                               CaseChoice choice, const BackwardChoice& backward = {});
 
 }  // namespace fdma::testing

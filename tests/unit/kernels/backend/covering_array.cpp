@@ -35,7 +35,7 @@ std::set<Pair> new_pairs(const std::vector<int>& row, const std::set<Pair>& open
 
 std::vector<std::vector<int>> covering_array(const std::vector<int>& sizes, std::uint64_t seed) {
   constexpr int kCandidates = 30;
-  zoo::Random random(seed);
+  suite::Random random(seed);
   std::set<Pair> open = all_pairs(sizes);
   std::vector<std::vector<int>> rows;
   while (!open.empty()) {

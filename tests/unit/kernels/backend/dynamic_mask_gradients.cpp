@@ -18,36 +18,36 @@ MutableTensorView view_of(std::vector<float>& data, const std::vector<std::int64
                                       extents.data());
 }
 
-BackwardChoice backward_choice(const DynamicMaskTrial& trial) {
+BackwardChoice backward_choice(const BackendDynamicMaskCase& test_case) {
   BackwardChoice choice;
-  choice.are_gradients_float32 = trial.are_scores_made;
+  choice.are_gradients_float32 = test_case.are_scores_made;
   return choice;
 }
 
 class GradientRun {
  public:
-  GradientRun(AttentionMachine& machine, const GradientCall& call)
-      : machine_(machine),
+  GradientRun(BackendFixture& fixture, const GradientCall& call)
+      : fixture_(fixture),
         call_(call),
-        trial_(machine, call.mask, call.heads, call.choice, backward_choice(call.trial)),
-        workspace_(machine, std::vector<unsigned char>(workspace_bytes(call), 0xff)),
-        scores_(machine, call.scores),
-        dscores_(machine, std::vector<float>(call.scores.size(), -1)),
-        kept_(machine, call.kept) {}
+        test_case_(fixture, call.mask, call.heads, call.choice, backward_choice(call.test_case)),
+        workspace_(fixture, std::vector<unsigned char>(workspace_bytes(call), 0xff)),
+        scores_(fixture, call.scores),
+        dscores_(fixture, std::vector<float>(call.scores.size(), -1)),
+        kept_(fixture, call.kept) {}
 
   std::string check() {
-    call_.set_bias(trial_.forward());
-    trial_.run_forward();
+    call_.set_bias(test_case_.forward());
+    test_case_.run_forward();
     if (std::string wrong = run(true); !wrong.empty()) return wrong;
-    if (const std::string wrong = trial_.check(); !wrong.empty()) return wrong;
-    const std::vector<unsigned char> first = trial_.result_bytes();
+    if (const std::string wrong = test_case_.check(); !wrong.empty()) return wrong;
+    const std::vector<unsigned char> first = test_case_.result_bytes();
     const std::vector<float> of_scores = dscores_.fetch();
-    if (machine_.device() == Device::cpu) {
+    if (fixture_.device() == Device::cpu) {
       if (std::string wrong = run(false); !wrong.empty()) return wrong;
-      if (trial_.result_bytes() != first) return "differs where it selects by itself";
+      if (test_case_.result_bytes() != first) return "differs where it selects by itself";
     }
     if (std::string wrong = check_bits(); !wrong.empty()) return wrong;
-    return call_.trial.are_scores_made ? check_made_scores(of_scores) : "";
+    return call_.test_case.are_scores_made ? check_made_scores(of_scores) : "";
   }
 
  private:
@@ -71,12 +71,12 @@ class GradientRun {
       workspace_.set(std::vector<unsigned char>(workspace_bytes(call_), poison));
       if (std::string wrong = run(true, poison); !wrong.empty()) return "deterministic: " + wrong;
       if (first.empty()) {
-        first = trial_.result_bytes();
+        first = test_case_.result_bytes();
         first_scores = dscores_.fetch();
-        if (const std::string wrong = trial_.check(); !wrong.empty())
+        if (const std::string wrong = test_case_.check(); !wrong.empty())
           return "deterministic: " + wrong;
       }
-      if (trial_.result_bytes() != first || dscores_.fetch() != first_scores)
+      if (test_case_.result_bytes() != first || dscores_.fetch() != first_scores)
         return "deterministic: other bits";
     }
     is_deterministic_ = false;
@@ -86,11 +86,11 @@ class GradientRun {
     return {call_.heads.batch, call_.heads.heads_kv, call_.kv_len};
   }
 
-  // One call; dscores become those of the trial's bias.
+  // One call; dscores become those of the case's bias.
   std::string run(bool has_kept, unsigned char poison = 0xff) {
-    BackwardOptions options = trial_.options();
+    BackwardOptions options = test_case_.options();
     options.deterministic = is_deterministic_;
-    const Result<void> done = trial_.run_by(
+    const Result<void> done = test_case_.run_by(
         [&](const BackwardTensors& attention) {
           tensors_.q = attention.q;
           tensors_.kv = attention.kv;
@@ -118,13 +118,13 @@ class GradientRun {
 
   // Past an element's keys, and without a bias, they are 0.
   std::string set_bias_gradient(const std::vector<float>& of_scores) {
-    const AttentionShape& shape = trial_.plan().shape;
+    const AttentionShape& shape = test_case_.plan().shape;
     for (std::size_t i = 0; i < of_scores.size(); ++i) {
       const auto row = static_cast<std::int64_t>(i) / call_.kv_len;
       const std::int64_t key = static_cast<std::int64_t>(i) % call_.kv_len;
       const std::int64_t b = row / call_.heads.heads_kv;
       if (call_.choice.has_bias && key < shape.kv_len(b)) {
-        trial_.dbias().set(b, key, row % call_.heads.heads_kv, 0, of_scores[i]);
+        test_case_.dbias().set(b, key, row % call_.heads.heads_kv, 0, of_scores[i]);
       } else if (of_scores[i] != 0) {
         return fmt::format("dscores: {} at key {} of row {}", of_scores[i], key, row);
       }
@@ -134,14 +134,15 @@ class GradientRun {
 
   // dv of the last call, row by row; past an element's keys 0.
   std::vector<float> dv() const {
-    const AttentionShape& shape = trial_.plan().shape;
+    const AttentionShape& shape = test_case_.plan().shape;
     std::vector<float> values;
     for (std::int64_t b = 0; b < shape.batch; ++b) {
       for (std::int64_t key = 0; key < call_.kv_len; ++key) {
         for (std::int64_t i = 0; i < shape.heads_kv * shape.head_dim_v; ++i) {
-          const double value = key < shape.kv_len(b) ? trial_.dv().get(b, key, i / shape.head_dim_v,
-                                                                       i % shape.head_dim_v)
-                                                     : 0;
+          const double value =
+              key < shape.kv_len(b)
+                  ? test_case_.dv().get(b, key, i / shape.head_dim_v, i % shape.head_dim_v)
+                  : 0;
           values.push_back(static_cast<float>(value));
         }
       }
@@ -150,13 +151,13 @@ class GradientRun {
   }
 
   std::string check_made_scores(std::vector<float> of_scores) {
-    const AttentionShape& shape = trial_.plan().shape;
+    const AttentionShape& shape = test_case_.plan().shape;
     const std::vector<std::int64_t> dt_extents{shape.heads_kv, call_.columns};
     const std::vector<std::int64_t> a_extents{shape.heads_kv};
     std::vector<float> dt_proj = call_.dt_proj, a_coef = call_.a_coef, expected_dv = dv();
     std::vector<float> ddt_proj(dt_proj.size()), da_coef(a_coef.size());
     ZohBackwardTensors zoh;
-    zoh.values = trial_.forward().v().host_view().view();
+    zoh.values = test_case_.forward().v().host_view().view();
     zoh.values.extents[1] = call_.kv_len;
     zoh.dt_proj = view_of(dt_proj, dt_extents).view();
     zoh.a_coef = view_of(a_coef, a_extents).view();
@@ -166,12 +167,12 @@ class GradientRun {
     zoh.other_dvalues = zoh.dvalues.view();
     zoh.ddt_proj = view_of(ddt_proj, dt_extents);
     zoh.da_coef = view_of(da_coef, a_extents);
-    const ZohMode mode = call_.trial.bias == ScoreBias::log ? ZohMode::log : ZohMode::exp;
+    const ZohMode mode = call_.test_case.bias == ScoreBias::log ? ZohMode::log : ZohMode::exp;
     if (const auto done = zoh_scores_backward(zoh, {mode, 1}); !done) return done.error().message;
 
-    MachineArray<float> own_dt_proj(machine_, dt_proj), own_a_coef(machine_, a_coef);
-    MachineArray<float> got_dt_proj(machine_, std::vector<float>(ddt_proj.size(), -1));
-    MachineArray<float> got_a_coef(machine_, std::vector<float>(da_coef.size(), -1));
+    FixtureArray<float> own_dt_proj(fixture_, dt_proj), own_a_coef(fixture_, a_coef);
+    FixtureArray<float> got_dt_proj(fixture_, std::vector<float>(ddt_proj.size(), -1));
+    FixtureArray<float> got_a_coef(fixture_, std::vector<float>(da_coef.size(), -1));
     tensors_.dt_proj = own_dt_proj.view(DType::float32, dt_extents).view();
     tensors_.a_coef = own_a_coef.view(DType::float32, a_extents).view();
     tensors_.ddt_proj = got_dt_proj.view(DType::float32, dt_extents);
@@ -183,11 +184,11 @@ class GradientRun {
       workspace_.set(std::vector<unsigned char>(workspace_bytes(call_), poison));
       if (std::string wrong = run(true, poison); !wrong.empty()) return "deterministic: " + wrong;
       if (bits.empty()) {
-        bits = trial_.result_bytes();
+        bits = test_case_.result_bytes();
         first_dt_proj = got_dt_proj.fetch();
         first_a_coef = got_a_coef.fetch();
       }
-      if (trial_.result_bytes() != bits || got_dt_proj.fetch() != first_dt_proj ||
+      if (test_case_.result_bytes() != bits || got_dt_proj.fetch() != first_dt_proj ||
           got_a_coef.fetch() != first_a_coef)
         return "deterministic, of scores that are made: other bits";
     }
@@ -210,20 +211,20 @@ class GradientRun {
     return wrong.empty() ? difference("da_coef", got_a_coef.fetch(), da_coef) : wrong;
   }
 
-  AttentionMachine& machine_;
+  BackendFixture& fixture_;
   const GradientCall& call_;
-  mutable BackwardTrial trial_;
-  MachineArray<unsigned char> workspace_;
-  MachineArray<float> scores_, dscores_;
-  MachineArray<Interval> kept_;
+  mutable BackendBackwardCase test_case_;
+  FixtureArray<unsigned char> workspace_;
+  FixtureArray<float> scores_, dscores_;
+  FixtureArray<Interval> kept_;
   DynamicMaskBackwardTensors tensors_;
   bool is_deterministic_ = false;
 };
 
 }  // namespace
 
-std::string check_dynamic_mask_gradients(AttentionMachine& machine, const GradientCall& call) {
-  const std::string wrong = GradientRun(machine, call).check();
+std::string check_dynamic_mask_gradients(BackendFixture& fixture, const GradientCall& call) {
+  const std::string wrong = GradientRun(fixture, call).check();
   return wrong.empty() ? wrong : "backward: " + wrong;
 }
 

@@ -1,4 +1,4 @@
-// Arrays of a machine.
+// Arrays of a backend fixture.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,31 @@ namespace fdma::testing {
 
 /// Memory of the machine with the contents of a host array, and back.
 template <class T>
-class MachineArray {
+class FixtureArray {
  public:
-  MachineArray(AttentionMachine& machine, std::vector<T> values)
-      : machine_(machine),
+  FixtureArray(BackendFixture& fixture, std::vector<T> values)
+      : fixture_(fixture),
         values_(std::move(values)),
-        memory_(machine.allocate(static_cast<std::int64_t>(values_.size() * sizeof(T)))) {
-    machine_.write(memory_, bytes(), size());
+        memory_(fixture.allocate(static_cast<std::int64_t>(values_.size() * sizeof(T)))) {
+    fixture_.write(memory_, bytes(), size());
   }
-  ~MachineArray() { machine_.release(memory_); }
-  MachineArray(const MachineArray&) = delete;
-  MachineArray& operator=(const MachineArray&) = delete;
+  ~FixtureArray() { fixture_.release(memory_); }
+  FixtureArray(const FixtureArray&) = delete;
+  FixtureArray& operator=(const FixtureArray&) = delete;
 
   void* data() const { return memory_; }
   void set(std::vector<T> values) {
     values_ = std::move(values);
-    machine_.write(memory_, bytes(), size());
+    fixture_.write(memory_, bytes(), size());
   }
   const std::vector<T>& fetch() {
-    machine_.read(bytes(), memory_, size());
+    fixture_.read(bytes(), memory_, size());
     return values_;
   }
   MutableTensorView view(DType dtype, const std::vector<std::int64_t>& extents) const {
     MutableTensorView made = make_contiguous_mutable_view(
         memory_, dtype, static_cast<int>(extents.size()), extents.data());
-    made.device = machine_.device();
+    made.device = fixture_.device();
     return made;
   }
 
@@ -43,7 +43,7 @@ class MachineArray {
   unsigned char* bytes() { return reinterpret_cast<unsigned char*>(values_.data()); }
   std::int64_t size() const { return static_cast<std::int64_t>(values_.size() * sizeof(T)); }
 
-  AttentionMachine& machine_;
+  BackendFixture& fixture_;
   std::vector<T> values_;
   unsigned char* memory_;
 };

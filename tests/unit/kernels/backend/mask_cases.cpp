@@ -22,7 +22,7 @@ T must(const std::string& what, Result<T> result) {
   return *std::move(result);
 }
 
-MaskCase without_cells(const zoo::ZooMask& mask, const MaskExpr& expr, BlockShape block) {
+MaskCase without_cells(const suite::SuiteMask& mask, const MaskExpr& expr, BlockShape block) {
   LowerOptions options;
   options.block = block;
   options.num_threads = 1;
@@ -35,7 +35,7 @@ MaskCase without_cells(const zoo::ZooMask& mask, const MaskExpr& expr, BlockShap
 
 }  // namespace
 
-MaskCase zoo_case(const zoo::ZooMask& mask, BlockShape block) {
+MaskCase suite_case(const suite::SuiteMask& mask, BlockShape block) {
   const MaskExpr expr = must(mask.name, parse_mask(mask.spec));
   MaskCase result = without_cells(mask, expr, block);
   for (std::int64_t b = 0; b < mask.shape.num_batches; ++b) {
@@ -50,7 +50,7 @@ MaskCase zoo_case(const zoo::ZooMask& mask, BlockShape block) {
   return result;
 }
 
-MaskCase compiled_case(const zoo::ZooMask& mask, BlockShape block) {
+MaskCase compiled_case(const suite::SuiteMask& mask, BlockShape block) {
   MaskCase result = without_cells(mask, must(mask.name, parse_mask(mask.spec)), block);
   for (std::int64_t b = 0; b < mask.shape.num_batches; ++b) {
     for (std::int64_t h = 0; h < mask.shape.num_heads; ++h)
@@ -59,11 +59,11 @@ MaskCase compiled_case(const zoo::ZooMask& mask, BlockShape block) {
   return result;
 }
 
-std::vector<MaskCase> zoo_cases(std::int64_t q_len, std::int64_t kv_len, BlockShape block) {
+std::vector<MaskCase> suite_cases(std::int64_t q_len, std::int64_t kv_len, BlockShape block) {
   std::vector<MaskCase> cases;
-  for (zoo::ZooMask& mask : zoo::mask_zoo(kv_len)) {
+  for (suite::SuiteMask& mask : suite::mask_suite(kv_len)) {
     mask.shape.q_lens = {q_len};
-    cases.push_back(zoo_case(mask, block));
+    cases.push_back(suite_case(mask, block));
   }
   return cases;
 }

@@ -27,14 +27,15 @@ struct MaskCase {
 };
 
 /// Compiles the mask and evaluates its expression at every cell.
-MaskCase zoo_case(const zoo::ZooMask& mask, BlockShape block);
+MaskCase suite_case(const suite::SuiteMask& mask, BlockShape block);
 
 /// Compiles the mask and reads the cells of what came out: for long masks, where evaluating the
 /// expression at every cell takes seconds.
-MaskCase compiled_case(const zoo::ZooMask& mask, BlockShape block);
+MaskCase compiled_case(const suite::SuiteMask& mask, BlockShape block);
 
-/// The twelve masks of the zoo over kv_len keys, for q_len query rows, one batch element and head.
-std::vector<MaskCase> zoo_cases(std::int64_t q_len, std::int64_t kv_len, BlockShape block);
+/// The twelve masks of the mask suite over kv_len keys, for q_len query rows, one batch element and
+/// head.
+std::vector<MaskCase> suite_cases(std::int64_t q_len, std::int64_t kv_len, BlockShape block);
 
 /// Masks of one batch element and head as one mask: `cases` has num_batches * num_heads entries,
 /// all of one batch element with equal lengths.

@@ -1,4 +1,4 @@
-// The trials that GPU backends pass (tests/gpu), on the CPU: a part of them, so that a defect of
+// The cases that GPU backends pass (tests/gpu), on the CPU: a part of them, so that a defect of
 // masks, reference or comparison is found here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,58 +10,59 @@
 namespace fdma {
 namespace {
 
-using testing::AttentionTrial;
-using testing::CpuMachine;
+using testing::BackendAttentionCase;
+using testing::BackendCase;
+using testing::CaseChoice;
+using testing::CpuFixture;
 using ::testing::HasSubstr;
 using testing::Layout;
 using testing::MaskCase;
-using testing::TrialCase;
-using testing::TrialChoice;
 
-// Runs every `every`-th of the trials; the references are slow here, so that few rows are compared.
-void expect_good(const std::vector<TrialCase>& trials, std::size_t every,
+// Runs every `every`-th of the cases; the references are slow here, so that few rows are compared.
+void expect_good(const std::vector<BackendCase>& test_cases, std::size_t every,
                  PlanCounts* counts = nullptr) {
-  CpuMachine machine;
-  for (std::size_t i = 0; i < trials.size(); i += every) {
-    TrialChoice choice = trials[i].choice;
+  CpuFixture fixture;
+  for (std::size_t i = 0; i < test_cases.size(); i += every) {
+    CaseChoice choice = test_cases[i].choice;
     choice.rows_per_head = 24;
-    EXPECT_EQ(testing::check_trial(machine, *trials[i].mask, trials[i].heads, choice, counts), "");
+    EXPECT_EQ(
+        testing::check_case(fixture, *test_cases[i].mask, test_cases[i].heads, choice, counts), "");
   }
 }
 
-TEST(AttentionTrial, ZooIsAccurateOnTheCpu) {
-  for (int index = 0; index < testing::kNumZooMasks; ++index)
-    expect_good(testing::zoo_trials(index, 11), 1);
+TEST(BackendAttentionCase, MaskSuiteIsAccurateOnTheCpu) {
+  for (int index = 0; index < testing::kNumSuiteMasks; ++index)
+    expect_good(testing::mask_suite_cases(index, 11), 1);
 }
 
-TEST(AttentionTrial, EveryNumberOfTilesIsAccurateOnTheCpu) {
-  expect_good(testing::tile_count_trials(), 4);
-  expect_good({testing::tail_trials().front()}, 1);
+TEST(BackendAttentionCase, EveryNumberOfTilesIsAccurateOnTheCpu) {
+  expect_good(testing::tile_count_cases(), 4);
+  expect_good({testing::tail_cases().front()}, 1);
 }
 
-TEST(AttentionTrial, RandomMasksAreAccurateOnTheCpu) {
-  expect_good(testing::random_trials(1, 4), 1);
-  expect_good(testing::small_trials(), 3);
+TEST(BackendAttentionCase, RandomMasksAreAccurateOnTheCpu) {
+  expect_good(testing::random_backend_cases(1, 4), 1);
+  expect_good(testing::small_cases(), 3);
 }
 
-TEST(AttentionTrial, OutAndOutLowAreFloat32OnTheCpu) {
-  CpuMachine machine;
+TEST(BackendAttentionCase, OutAndOutLowAreFloat32OnTheCpu) {
+  CpuFixture fixture;
   const MaskCase mask = testing::case_of(
       "causal", testing::make_cells(70, 150, [](auto q, auto k) { return k <= q + 20; }), {64, 64});
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
-    TrialChoice choice;
+    CaseChoice choice;
     choice.dtype = dtype;
     choice.wants_out_low = true;
     choice.layout = Layout::padded;
-    AttentionTrial trial(machine, mask, {2, 4, 2}, choice);
-    ASSERT_TRUE(trial.run());
-    EXPECT_EQ(trial.check(), "");
-    EXPECT_LT(trial.error_with_out_low(), testing::kOutLowError);
+    BackendAttentionCase test_case(fixture, mask, {2, 4, 2}, choice);
+    ASSERT_TRUE(test_case.run());
+    EXPECT_EQ(test_case.check(), "");
+    EXPECT_LT(test_case.error_with_out_low(), testing::kOutLowError);
   }
 }
 
-// What the GPU's trials rely on: every kind of segment comes, rows and keys have several intervals.
-TEST(AttentionTrial, MasksHaveEveryKindOfSegment) {
+// What the GPU's cases rely on: every kind of segment comes, rows and keys have several intervals.
+TEST(BackendAttentionCase, MasksHaveEveryKindOfSegment) {
   std::mt19937 rng(5);
   const MaskCase mask = testing::combined(
       "both", 1, 2, {testing::tile_case(rng, 500, 1500), testing::column_case(rng, 500, 1500)},
@@ -86,13 +87,13 @@ TEST(AttentionTrial, MasksHaveEveryKindOfSegment) {
   EXPECT_GT(most(plan->column_offsets), 1);
 }
 
-TEST(AttentionTrial, RandomAndSmallTrialsHaveEveryKindOfSegment) {
-  for (const auto& trials : {testing::random_trials(1, 12), testing::small_trials()}) {
+TEST(BackendAttentionCase, RandomAndSmallCasesHaveEveryKindOfSegment) {
+  for (const auto& test_cases : {testing::random_backend_cases(1, 12), testing::small_cases()}) {
     PlanCounts sum;
-    for (const TrialCase& trial : trials) {
-      AttentionShape shape = testing::shape_for(trial.mask->mask, trial.heads.batch,
-                                                trial.heads.heads_q, trial.heads.heads_kv);
-      const auto plan = make_plan(trial.mask->mask, shape);
+    for (const BackendCase& test_case : test_cases) {
+      AttentionShape shape = testing::shape_for(test_case.mask->mask, test_case.heads.batch,
+                                                test_case.heads.heads_q, test_case.heads.heads_kv);
+      const auto plan = make_plan(test_case.mask->mask, shape);
       ASSERT_TRUE(plan) << plan.error().message;
       sum.full_tiles += plan->counts.full_tiles;
       sum.bitmap_tiles += plan->counts.bitmap_tiles;
@@ -106,25 +107,25 @@ TEST(AttentionTrial, RandomAndSmallTrialsHaveEveryKindOfSegment) {
   }
 }
 
-TEST(AttentionTrial, ManyItemsAreMoreThanThreeForEachWorker) {
-  for (const TrialCase& trial : testing::many_work_tile_trials()) {
+TEST(BackendAttentionCase, ManyItemsAreMoreThanThreeForEachWorker) {
+  for (const BackendCase& test_case : testing::many_work_tile_cases()) {
     std::int64_t work_tiles = 0;
-    for (const std::int64_t q_len : trial.mask->mask.shape.q_lens)
-      work_tiles += ceil_div(q_len, 128) * trial.heads.heads_q;
+    for (const std::int64_t q_len : test_case.mask->mask.shape.q_lens)
+      work_tiles += ceil_div(q_len, 128) * test_case.heads.heads_q;
     EXPECT_GT(work_tiles, 3 * 132);
   }
 }
 
 // The harness sees what it looks for.
-class AttentionTrialDefects : public ::testing::Test {
+class BackendAttentionCaseDefects : public ::testing::Test {
  protected:
   static MaskCase causal() {
     return testing::case_of(
         "causal", testing::make_cells(40, 50, [](auto q, auto k) { return k <= q && q != 7; }),
         {16, 16});
   }
-  static TrialChoice small(Layout layout) {
-    TrialChoice choice;
+  static CaseChoice small(Layout layout) {
+    CaseChoice choice;
     choice.head_dim = 64;
     choice.layout = layout;
     choice.wants_out_low = true;
@@ -132,52 +133,54 @@ class AttentionTrialDefects : public ::testing::Test {
   }
 
   // What the check says after `change`.
-  static std::string defect(void (*change)(AttentionTrial&)) {
-    CpuMachine machine;
+  static std::string defect(void (*change)(BackendAttentionCase&)) {
+    CpuFixture fixture;
     const MaskCase mask = causal();
-    AttentionTrial trial(machine, mask, {2, 2, 1}, small(Layout::padded));
-    EXPECT_TRUE(trial.run());
-    EXPECT_EQ(trial.check(), "");
-    change(trial);
-    return trial.check();
+    BackendAttentionCase test_case(fixture, mask, {2, 2, 1}, small(Layout::padded));
+    EXPECT_TRUE(test_case.run());
+    EXPECT_EQ(test_case.check(), "");
+    change(test_case);
+    return test_case.check();
   }
 };
 
-TEST_F(AttentionTrialDefects, AreNoticed) {
-  EXPECT_THAT(
-      defect([](AttentionTrial& t) { t.out().set(1, 20, 1, 5, t.out().get(1, 20, 1, 5) + 0.05); }),
-      HasSubstr("b 1, h 1, row 20"));
-  EXPECT_THAT(defect([](AttentionTrial& t) { t.out().set(0, 39, 0, 63, std::nan("")); }),
+TEST_F(BackendAttentionCaseDefects, AreNoticed) {
+  EXPECT_THAT(defect([](BackendAttentionCase& t) {
+                t.out().set(1, 20, 1, 5, t.out().get(1, 20, 1, 5) + 0.05);
+              }),
+              HasSubstr("b 1, h 1, row 20"));
+  EXPECT_THAT(defect([](BackendAttentionCase& t) { t.out().set(0, 39, 0, 63, std::nan("")); }),
               HasSubstr("b 0, h 0, row 39"));
   EXPECT_THAT(
-      defect([](AttentionTrial& t) { t.lse().set(1, 0, 1, 0, t.lse().get(1, 0, 1) + 1e-3); }),
+      defect([](BackendAttentionCase& t) { t.lse().set(1, 0, 1, 0, t.lse().get(1, 0, 1) + 1e-3); }),
       HasSubstr("lse"));
-  EXPECT_THAT(defect([](AttentionTrial& t) { t.out().set(0, 7, 1, 3, 1e-7); }),
+  EXPECT_THAT(defect([](BackendAttentionCase& t) { t.out().set(0, 7, 1, 3, 1e-7); }),
               HasSubstr("no keys"));
-  EXPECT_THAT(defect([](AttentionTrial& t) {
+  EXPECT_THAT(defect([](BackendAttentionCase& t) {
                 t.out_low().set(1, 20, 1, 5, t.out().get(1, 20, 1, 5) / 100);
               }),
               HasSubstr("residual"));
   // One element after the last of a head lies in the gap.
-  EXPECT_THAT(defect([](AttentionTrial& t) { t.out().set(0, 3, 0, 64, 1); }),
+  EXPECT_THAT(defect([](BackendAttentionCase& t) { t.out().set(0, 3, 0, 64, 1); }),
               HasSubstr("out: byte"));
-  EXPECT_THAT(defect([](AttentionTrial& t) { t.lse().set(0, 3, 2, 0, 1); }),
+  EXPECT_THAT(defect([](BackendAttentionCase& t) { t.lse().set(0, 3, 2, 0, 1); }),
               HasSubstr("lse: byte"));
-  EXPECT_THAT(defect([](AttentionTrial& t) { t.out().set(0, 0, 0, -1, 1); }),
+  EXPECT_THAT(defect([](BackendAttentionCase& t) { t.out().set(0, 0, 0, -1, 1); }),
               HasSubstr("out: byte -2"));
-  EXPECT_THAT(defect([](AttentionTrial& t) { t.k().set(0, 3, 0, 0, 9); }), HasSubstr("k: byte"));
+  EXPECT_THAT(defect([](BackendAttentionCase& t) { t.k().set(0, 3, 0, 0, 9); }),
+              HasSubstr("k: byte"));
 }
 
-TEST_F(AttentionTrialDefects, LayoutsGiveTheSameBytes) {
-  CpuMachine machine;
+TEST_F(BackendAttentionCaseDefects, LayoutsGiveTheSameBytes) {
+  CpuFixture fixture;
   const MaskCase mask = causal();
   std::vector<unsigned char> bytes;
   for (const Layout layout : {Layout::rows, Layout::head_major, Layout::padded}) {
-    AttentionTrial trial(machine, mask, {2, 2, 1}, small(layout));
-    ASSERT_TRUE(trial.run());
-    EXPECT_EQ(trial.check(), "");
-    if (bytes.empty()) bytes = trial.result_bytes();
-    EXPECT_EQ(trial.result_bytes(), bytes);
+    BackendAttentionCase test_case(fixture, mask, {2, 2, 1}, small(layout));
+    ASSERT_TRUE(test_case.run());
+    EXPECT_EQ(test_case.check(), "");
+    if (bytes.empty()) bytes = test_case.result_bytes();
+    EXPECT_EQ(test_case.result_bytes(), bytes);
   }
 }
 

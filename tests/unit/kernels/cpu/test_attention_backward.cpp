@@ -1,6 +1,6 @@
-// Gradients on the CPU against those in float64: the masks of the zoo with every pair of choices of
-// types, head sizes, groups of heads, lengths, tiles and layouts; masks that try a walk's
-// bookkeeping.
+// Gradients on the CPU against those in float64: the masks of the mask suite with every pair of
+// choices of types, head sizes, groups of heads, lengths, tiles and layouts; masks that try a
+// walk's bookkeeping.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <tbb/global_control.h>
@@ -19,17 +19,17 @@
 namespace fdma {
 namespace {
 
+using testing::BackendBackwardCase;
 using testing::BackwardChoice;
-using testing::BackwardTrial;
+using testing::CaseChoice;
+using testing::CaseHeads;
 using testing::Cells;
-using testing::CpuMachine;
+using testing::CpuFixture;
 using testing::kPairLengths;
 using testing::Layout;
 using testing::MaskCase;
 using testing::PairLengths;
-using testing::TrialChoice;
-using testing::TrialHeads;
-using testing::zoo_pair;
+using testing::suite_pair;
 
 constexpr DType kDTypes[] = {DType::float32, DType::bfloat16, DType::float16};
 constexpr std::int32_t kHeadDims[] = {64, 128, 256, 80, 8};
@@ -38,35 +38,35 @@ constexpr std::pair<std::int32_t, std::int32_t> kHeads[] = {{2, 2}, {6, 2}, {8, 
 constexpr BlockShape kTiles[] = {{0, 0}, {16, 16}, {64, 128}, {128, 64}, {16, 256}};
 constexpr Layout kLayouts[] = {Layout::rows, Layout::head_major, Layout::padded};
 
-std::string trial_error(const MaskCase& mask, const TrialHeads& heads, const TrialChoice& choice,
-                        const BackwardChoice& backward = {}) {
-  CpuMachine machine;
-  return testing::check_backward_trial(machine, mask, heads, choice, backward);
+std::string case_error(const MaskCase& mask, const CaseHeads& heads, const CaseChoice& choice,
+                       const BackwardChoice& backward = {}) {
+  CpuFixture fixture;
+  return testing::check_backward_case(fixture, mask, heads, choice, backward);
 }
 
-TrialChoice small_choice(DType dtype = DType::float32) {
-  TrialChoice choice;
+CaseChoice small_choice(DType dtype = DType::float32) {
+  CaseChoice choice;
   choice.dtype = dtype;
   choice.head_dim = 16;
   return choice;
 }
 
 // One part of the covering array, so that parts can run side by side.
-class BackwardZoo : public ::testing::TestWithParam<int> {
+class BackwardMaskSuite : public ::testing::TestWithParam<int> {
  public:
   static constexpr int kNumParts = 6;
 };
 
-TEST_P(BackwardZoo, IsAsAccurateAsAnExplicitProduct) {
+TEST_P(BackwardMaskSuite, IsAsAccurateAsAnExplicitProduct) {
   const auto rows = testing::covering_array(
-      {testing::kNumZooMasks, std::size(kDTypes), std::size(kHeadDims), std::size(kHeadDims),
+      {testing::kNumSuiteMasks, std::size(kDTypes), std::size(kHeadDims), std::size(kHeadDims),
        std::size(kHeads), std::size(kPairLengths), std::size(kTiles), std::size(kLayouts), 2, 2, 2},
       4);
   for (std::size_t i = static_cast<std::size_t>(GetParam()); i < rows.size(); i += kNumParts) {
     const std::vector<int>& row = rows[i];
-    const MaskCase mask = zoo_pair(row[0], kPairLengths[row[5]], {64, 64});
+    const MaskCase mask = suite_pair(row[0], kPairLengths[row[5]], {64, 64});
     const auto [heads_q, heads_kv] = kHeads[row[4]];
-    TrialChoice choice;
+    CaseChoice choice;
     choice.dtype = kDTypes[row[1]];
     choice.head_dim = kHeadDims[row[2]];
     choice.head_dim_v = kHeadDims[row[3]];
@@ -80,55 +80,56 @@ TEST_P(BackwardZoo, IsAsAccurateAsAnExplicitProduct) {
     backward.has_dlse = row[9] == 1;
     backward.are_gradients_float32 = row[10] == 1;
     backward.wants_dbias = i % 5 != 4;
-    EXPECT_EQ(trial_error(mask, {2, heads_q, heads_kv}, choice, backward), "") << i;
+    EXPECT_EQ(case_error(mask, {2, heads_q, heads_kv}, choice, backward), "") << i;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Parts, BackwardZoo, ::testing::Range(0, BackwardZoo::kNumParts));
+INSTANTIATE_TEST_SUITE_P(Parts, BackwardMaskSuite,
+                         ::testing::Range(0, BackwardMaskSuite::kNumParts));
 
 TEST(AttentionBackward, IsAccurateForEveryNameOfTheLanguage) {
   std::uint64_t seed = 1;
-  for (const zoo::ZooMask& mask : zoo::every_name(1024, 5)) {
-    TrialChoice choice = small_choice();
+  for (const suite::SuiteMask& mask : suite::every_name(1024, 5)) {
+    CaseChoice choice = small_choice();
     choice.head_dim = 8;
     choice.seed = ++seed;
-    EXPECT_EQ(trial_error(testing::zoo_case(mask, {128, 128}), {1, 1, 1}, choice), "");
+    EXPECT_EQ(case_error(testing::suite_case(mask, {128, 128}), {1, 1, 1}, choice), "");
   }
 }
 
 TEST(AttentionBackward, IsAccurateForMasksPerHead) {
-  for (const zoo::ZooMask& mask : zoo::predicates(1024)) {
+  for (const suite::SuiteMask& mask : suite::predicates(1024)) {
     if (mask.shape.num_heads == 1) continue;
-    EXPECT_EQ(trial_error(testing::zoo_case(mask, {128, 128}), {1, 8, 2}, small_choice()), "");
+    EXPECT_EQ(case_error(testing::suite_case(mask, {128, 128}), {1, 8, 2}, small_choice()), "");
   }
 }
 
 TEST(AttentionBackward, IsAccurateWhereKeysDieAndComeBackOrComeLate) {
   for (const MaskCase& mask : testing::walk_cases()) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
-      TrialChoice choice = small_choice(dtype);
+      CaseChoice choice = small_choice(dtype);
       choice.has_bias = dtype == DType::float32;
-      EXPECT_EQ(trial_error(mask, {1, 4, 2}, choice), "");
+      EXPECT_EQ(case_error(mask, {1, 4, 2}, choice), "");
     }
   }
 }
 
 TEST(AttentionBackward, IsAccurateForRandomMasksOfEveryKindOfSegment) {
   PlanCounts counts;
-  CpuMachine machine;
+  CpuFixture fixture;
   std::uint64_t number = 0;
-  for (const testing::TrialCase& trial : testing::small_trials()) {
+  for (const testing::BackendCase& test_case : testing::small_cases()) {
     BackwardChoice backward;
     backward.are_gradients_float32 = ++number % 2 == 0;
-    EXPECT_EQ(testing::check_backward_trial(machine, *trial.mask, trial.heads, trial.choice,
-                                            backward, &counts),
+    EXPECT_EQ(testing::check_backward_case(fixture, *test_case.mask, test_case.heads,
+                                           test_case.choice, backward, &counts),
               "");
   }
   std::mt19937 rng(3);
   for (const MaskCase& mask :
        {testing::tile_case(rng, 500, 900), testing::column_case(rng, 900, 500),
         testing::block_sparse_case(rng, 700, 700, 0.2, 0.2)}) {
-    EXPECT_EQ(testing::check_backward_trial(machine, mask, {1, 2, 1}, small_choice(), {}, &counts),
+    EXPECT_EQ(testing::check_backward_case(fixture, mask, {1, 2, 1}, small_choice(), {}, &counts),
               "");
   }
   EXPECT_GT(counts.full_tiles, 0);
@@ -137,37 +138,37 @@ TEST(AttentionBackward, IsAccurateForRandomMasksOfEveryKindOfSegment) {
   EXPECT_GT(counts.empty_items, 0);
 }
 
-// The masks of the zoo that have a closed form, by closed forms in place of segments.
+// The masks of the mask suite that have a closed form, by closed forms in place of segments.
 TEST(AttentionBackward, IsAccurateByFormulas) {
   std::size_t number = 0;
   for (int index : {0, 1, 2, 3, 4}) {
     for (const PairLengths& lengths : kPairLengths) {
-      const MaskCase mask = zoo_pair(index, lengths, {64, 64});
-      TrialChoice choice = small_choice(kDTypes[number % 3]);
+      const MaskCase mask = suite_pair(index, lengths, {64, 64});
+      CaseChoice choice = small_choice(kDTypes[number % 3]);
       choice.has_bias = number % 2 == 0;
       choice.seed = ++number;
       BackwardChoice backward;
       backward.form = PlanForm::parametric;
       if (number % 3 == 0) backward.tile = {64, 32};
-      EXPECT_EQ(trial_error(mask, {2, 4, 2}, choice, backward), "");
+      EXPECT_EQ(case_error(mask, {2, 4, 2}, choice, backward), "");
     }
   }
 }
 
 TEST(AttentionBackward, FollowsTheLengthsAndDocumentsOfEachCall) {
-  CpuMachine machine;
+  CpuFixture fixture;
   for (std::uint32_t seed = 0; seed < 60; ++seed) {
-    TrialChoice choice = small_choice(kDTypes[seed % 3]);
+    CaseChoice choice = small_choice(kDTypes[seed % 3]);
     choice.head_dim = 24;
     choice.has_bias = seed % 4 == 1;
-    ASSERT_EQ(testing::random_calls_error(machine, seed, 200, choice), "");
+    ASSERT_EQ(testing::random_calls_error(fixture, seed, 200, choice), "");
   }
 }
 
 TEST(AttentionBackward, GivesTheSameBitsForAnyNumberOfThreads) {
   const tbb::global_control more_than_cores(tbb::global_control::max_allowed_parallelism, 8);
   std::mt19937 rng(9);
-  CpuMachine machine;
+  CpuFixture fixture;
   const MaskCase masks[] = {
       testing::case_of("causal",
                        testing::make_cells(700, 700, [](auto q, auto k) { return k <= q; }),
@@ -177,43 +178,43 @@ TEST(AttentionBackward, GivesTheSameBitsForAnyNumberOfThreads) {
       testing::block_sparse_case(rng, 900, 700, 0.2, 0.3)};
   for (const MaskCase& mask : masks) {
     for (const bool is_float32 : {true, false}) {
-      TrialChoice choice = small_choice(is_float32 ? DType::float32 : DType::bfloat16);
+      CaseChoice choice = small_choice(is_float32 ? DType::float32 : DType::bfloat16);
       choice.has_bias = true;
       BackwardChoice backward;
       backward.tile = {64, 32};
-      BackwardTrial trial(machine, mask, {1, 4, 2}, choice, backward);
+      BackendBackwardCase test_case(fixture, mask, {1, 4, 2}, choice, backward);
       std::vector<unsigned char> bytes;
       for (const int num_threads : {1, 2, 3, 8, 1}) {
-        BackwardOptions options = trial.options();
+        BackwardOptions options = test_case.options();
         options.num_threads = num_threads;
-        ASSERT_TRUE(trial.run(options));
-        if (bytes.empty()) bytes = trial.result_bytes();
-        EXPECT_EQ(trial.result_bytes(), bytes) << num_threads;
+        ASSERT_TRUE(test_case.run(options));
+        if (bytes.empty()) bytes = test_case.result_bytes();
+        EXPECT_EQ(test_case.result_bytes(), bytes) << num_threads;
       }
-      EXPECT_EQ(trial.check(), "");
+      EXPECT_EQ(test_case.check(), "");
     }
   }
 }
 
 TEST(AttentionBackward, RowsAddUpWhereDIsFoundFromKeys) {
-  CpuMachine machine;
-  EXPECT_EQ(testing::row_sums_error(machine, small_choice(DType::bfloat16)), "");
+  CpuFixture fixture;
+  EXPECT_EQ(testing::row_sums_error(fixture, small_choice(DType::bfloat16)), "");
 }
 
 TEST(AttentionBackward, LayoutsGiveTheSameBits) {
-  CpuMachine machine;
+  CpuFixture fixture;
   const MaskCase mask = testing::case_of(
       "causal", testing::make_cells(150, 170, [](auto q, auto k) { return k <= q + 20; }),
       {128, 128});
   std::vector<unsigned char> bytes;
   for (const Layout layout : {Layout::rows, Layout::head_major, Layout::padded}) {
-    TrialChoice choice = small_choice(DType::float16);
+    CaseChoice choice = small_choice(DType::float16);
     choice.layout = layout;
     choice.has_bias = true;
-    BackwardTrial trial(machine, mask, {2, 2, 1}, choice);
-    ASSERT_TRUE(trial.run());
-    if (bytes.empty()) bytes = trial.result_bytes();
-    EXPECT_EQ(trial.result_bytes(), bytes);
+    BackendBackwardCase test_case(fixture, mask, {2, 2, 1}, choice);
+    ASSERT_TRUE(test_case.run());
+    if (bytes.empty()) bytes = test_case.result_bytes();
+    EXPECT_EQ(test_case.result_bytes(), bytes);
   }
 }
 
@@ -222,26 +223,26 @@ TEST(AttentionBackward, KeepsNanWhereItIsSeen) {
   const Cells cells = testing::make_cells(
       200, 260, [](auto q, auto k) { return k <= q + 60 && k != 7 && (q % 3 != 0 || k % 2 == 0); });
   const MaskCase mask = testing::case_of("striped", cells, {128, 128});
-  CpuMachine machine;
+  CpuFixture fixture;
   for (const double value : {std::nan(""), std::numeric_limits<double>::infinity()}) {
     // Key 7 is seen by no row; row 3 sees even keys alone.
-    BackwardTrial trial(machine, mask, {1, 1, 1}, small_choice());
-    trial.forward().k().set(0, 7, 0, 2, value);
-    trial.forward().v().set(0, 7, 0, 3, value);
-    trial.forward().k().upload();
-    trial.forward().v().upload();
-    ASSERT_TRUE(trial.run());
-    EXPECT_EQ(trial.check(), "") << value;
+    BackendBackwardCase test_case(fixture, mask, {1, 1, 1}, small_choice());
+    test_case.forward().k().set(0, 7, 0, 2, value);
+    test_case.forward().v().set(0, 7, 0, 3, value);
+    test_case.forward().k().upload();
+    test_case.forward().v().upload();
+    ASSERT_TRUE(test_case.run());
+    EXPECT_EQ(test_case.check(), "") << value;
 
-    trial.dout().set(0, 3, 0, 5, value);
-    trial.dout().upload();
-    ASSERT_TRUE(trial.run());
+    test_case.dout().set(0, 3, 0, 5, value);
+    test_case.dout().upload();
+    ASSERT_TRUE(test_case.run());
     for (std::int64_t q = 0; q < 200; ++q) {
-      EXPECT_EQ(std::isfinite(trial.dq().get(0, q, 0, 1)), q != 3) << q;
+      EXPECT_EQ(std::isfinite(test_case.dq().get(0, q, 0, 1)), q != 3) << q;
     }
     for (std::int64_t k = 0; k < 260; ++k) {
-      EXPECT_EQ(std::isfinite(trial.dk().get(0, k, 0, 1)), !cells.get(3, k)) << k;
-      EXPECT_EQ(std::isfinite(trial.dv().get(0, k, 0, 5)), !cells.get(3, k)) << k;
+      EXPECT_EQ(std::isfinite(test_case.dk().get(0, k, 0, 1)), !cells.get(3, k)) << k;
+      EXPECT_EQ(std::isfinite(test_case.dv().get(0, k, 0, 5)), !cells.get(3, k)) << k;
     }
   }
 }
@@ -251,41 +252,41 @@ TEST(AttentionBackward, TakesABiasOfMinusInfinityForAMask) {
   const MaskCase mask = testing::case_of(
       "halves", testing::make_cells(140, 500, [](auto q, auto k) { return (k < 250) == (q < 70); }),
       {128, 128});
-  CpuMachine machine;
-  TrialChoice choice = small_choice();
+  CpuFixture fixture;
+  CaseChoice choice = small_choice();
   choice.has_bias = true;
-  BackwardTrial trial(machine, mask, {1, 2, 1}, choice);
+  BackendBackwardCase test_case(fixture, mask, {1, 2, 1}, choice);
   for (std::int64_t k = 0; k < 350; ++k) {
-    if (k < 250 || k % 2 == 0) trial.forward().bias().set(0, k, 0, 0, -INFINITY);
+    if (k < 250 || k % 2 == 0) test_case.forward().bias().set(0, k, 0, 0, -INFINITY);
   }
-  trial.forward().bias().upload();
-  trial.run_forward();
-  ASSERT_TRUE(trial.run());
+  test_case.forward().bias().upload();
+  test_case.run_forward();
+  ASSERT_TRUE(test_case.run());
   for (std::int64_t q = 0; q < 140; ++q) {
-    EXPECT_EQ(trial.dq().get(0, q, 0, 3) == 0, q < 70) << q;
+    EXPECT_EQ(test_case.dq().get(0, q, 0, 3) == 0, q < 70) << q;
   }
   for (std::int64_t k = 0; k < 500; ++k) {
     const bool is_masked = k < 350 && (k < 250 || k % 2 == 0);
-    EXPECT_EQ(trial.dk().get(0, k, 0, 3) == 0, is_masked) << k;
-    EXPECT_EQ(trial.dbias().get(0, k, 0) == 0, is_masked) << k;
-    EXPECT_TRUE(std::isfinite(trial.dv().get(0, k, 0, 3))) << k;
+    EXPECT_EQ(test_case.dk().get(0, k, 0, 3) == 0, is_masked) << k;
+    EXPECT_EQ(test_case.dbias().get(0, k, 0) == 0, is_masked) << k;
+    EXPECT_TRUE(std::isfinite(test_case.dv().get(0, k, 0, 3))) << k;
   }
 }
 
 TEST(AttentionBackward, CountsItemsAndStopsWhenCancelled) {
-  CpuMachine machine;
+  CpuFixture fixture;
   const MaskCase mask = testing::case_of(
       "causal", testing::make_cells(400, 400, [](auto q, auto k) { return k <= q; }), {128, 128});
-  BackwardTrial trial(machine, mask, {1, 4, 2}, small_choice());
+  BackendBackwardCase test_case(fixture, mask, {1, 4, 2}, small_choice());
   std::atomic<std::int64_t> num_done{0};
   std::atomic<bool> is_cancelled{false};
   BackwardOptions options;
   options.num_work_tiles_done = &num_done;
   options.is_cancelled = &is_cancelled;
-  ASSERT_TRUE(trial.run(options));
-  EXPECT_EQ(num_done, trial.plan().num_work_tiles());
+  ASSERT_TRUE(test_case.run(options));
+  EXPECT_EQ(num_done, test_case.plan().num_work_tiles());
   is_cancelled = true;
-  const auto ran = trial.run(options);
+  const auto ran = test_case.run(options);
   ASSERT_FALSE(ran);
   EXPECT_EQ(ran.error().message, "attention_backward: interrupted");
 }
@@ -296,16 +297,16 @@ class BackwardErrors : public ::testing::Test {
   std::string error(void (*change)(AttentionPlan&, BackwardTensors&)) {
     const MaskCase mask = testing::case_of(
         "full", testing::make_cells(20, 30, [](auto, auto) { return true; }), {16, 16});
-    TrialChoice choice = small_choice(DType::bfloat16);
+    CaseChoice choice = small_choice(DType::bfloat16);
     choice.has_bias = choice.wants_out_low = true;
-    BackwardTrial trial(machine_, mask, {1, 2, 1}, choice);
-    AttentionPlan plan = trial.plan();
-    BackwardTensors tensors = trial.tensors();
+    BackendBackwardCase test_case(fixture_, mask, {1, 2, 1}, choice);
+    AttentionPlan plan = test_case.plan();
+    BackwardTensors tensors = test_case.tensors();
     change(plan, tensors);
     const auto ran = attention_backward(plan, tensors);
     return ran ? "" : ran.error().message;
   }
-  CpuMachine machine_;
+  CpuFixture fixture_;
 };
 
 TEST_F(BackwardErrors, NameWhatIsWrong) {
@@ -341,8 +342,8 @@ TEST_F(BackwardErrors, NameWhatIsWrong) {
 TEST_F(BackwardErrors, ForwardCallsRefuseBackwardPlans) {
   const MaskCase mask = testing::case_of(
       "full", testing::make_cells(20, 30, [](auto, auto) { return true; }), {16, 16});
-  BackwardTrial trial(machine_, mask, {1, 2, 1}, small_choice());
-  const auto ran = attention_forward(trial.plan(), trial.forward().tensors());
+  BackendBackwardCase test_case(fixture_, mask, {1, 2, 1}, small_choice());
+  const auto ran = attention_forward(test_case.plan(), test_case.forward().tensors());
   ASSERT_FALSE(ran);
   EXPECT_EQ(ran.error().message,
             "direction: attention_forward takes a plan of direction forward, got one of backward");

@@ -1,5 +1,5 @@
-// Attention on the CPU against dense attention in float64: the masks of the zoo with every pair of
-// choices of types, head sizes, groups of heads, lengths, tiles, layouts and biases.
+// Attention on the CPU against dense attention in float64: the masks of the mask suite with every
+// pair of choices of types, head sizes, groups of heads, lengths, tiles, layouts and biases.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using testing::MaskCase;
 using testing::Order;
 using testing::TensorChoice;
 
-constexpr int kNumZooMasks = 13;
+constexpr int kNumSuiteMasks = 13;
 constexpr DType kDTypes[] = {DType::float32, DType::bfloat16, DType::float16};
 constexpr std::int32_t kHeadDims[] = {8, 64, 80, 128, 256};
 // Query heads and KV heads: groups of 1, 3, 8 and all.
@@ -40,15 +40,15 @@ constexpr Lengths kLengths[] = {
 constexpr BlockShape kTiles[] = {{0, 0}, {16, 16}, {64, 128}, {128, 64}, {16, 256}};
 constexpr Order kOrders[] = {Order::rows, Order::head_major, Order::gaps, Order::reversed};
 
-// Mask `index` of the zoo for both elements, or for the first where lengths are uniform.
-MaskCase zoo_mask(int index, const Lengths& lengths) {
+// Mask `index` of the mask suite for both elements, or for the first where lengths are uniform.
+MaskCase suite_mask(int index, const Lengths& lengths) {
   std::vector<MaskCase> cases;
   const bool is_uniform = lengths.q[0] == lengths.q[1] && lengths.kv[0] == lengths.kv[1];
   std::string name;
   for (std::size_t b = 0; b < (is_uniform ? 1U : 2U); ++b) {
-    zoo::ZooMask mask = zoo::mask_zoo(lengths.kv[b])[static_cast<std::size_t>(index)];
+    suite::SuiteMask mask = suite::mask_suite(lengths.kv[b])[static_cast<std::size_t>(index)];
     mask.shape.q_lens = {lengths.q[b]};
-    cases.push_back(testing::zoo_case(mask, {64, 64}));
+    cases.push_back(testing::suite_case(mask, {64, 64}));
     name = mask.name;
   }
   const auto num_batches = static_cast<std::int64_t>(cases.size());
@@ -69,19 +69,19 @@ TEST(CoveringArray, MeetsEveryPair) {
 }
 
 // One part of the covering array, so that parts can run side by side.
-class AttentionZoo : public ::testing::TestWithParam<int> {
+class AttentionMaskSuite : public ::testing::TestWithParam<int> {
  public:
   static constexpr int kNumParts = 6;
 };
 
-TEST_P(AttentionZoo, IsAsAccurateAsAnExplicitProduct) {
+TEST_P(AttentionMaskSuite, IsAsAccurateAsAnExplicitProduct) {
   const auto rows = testing::covering_array(
-      {kNumZooMasks, std::size(kDTypes), std::size(kHeadDims), std::size(kHeadDims),
+      {kNumSuiteMasks, std::size(kDTypes), std::size(kHeadDims), std::size(kHeadDims),
        std::size(kHeads), std::size(kLengths), std::size(kTiles), std::size(kOrders), 2, 2},
       4);
   for (std::size_t i = static_cast<std::size_t>(GetParam()); i < rows.size(); i += kNumParts) {
     const std::vector<int>& row = rows[i];
-    const MaskCase mask = zoo_mask(row[0], kLengths[row[5]]);
+    const MaskCase mask = suite_mask(row[0], kLengths[row[5]]);
     const auto [heads_q, heads_kv] = kHeads[row[4]];
     AttentionShape shape = testing::shape_for(mask.mask, 2, heads_q, heads_kv);
     shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = kDTypes[row[1]];
@@ -101,13 +101,14 @@ TEST_P(AttentionZoo, IsAsAccurateAsAnExplicitProduct) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Parts, AttentionZoo, ::testing::Range(0, AttentionZoo::kNumParts));
+INSTANTIATE_TEST_SUITE_P(Parts, AttentionMaskSuite,
+                         ::testing::Range(0, AttentionMaskSuite::kNumParts));
 
 // Every name of the mask language at 1,024 tokens, small heads: all kinds of segments, many tiles.
 TEST(AttentionForward, IsAccurateForEveryNameOfTheLanguage) {
   std::uint64_t seed = 1;
-  for (const zoo::ZooMask& mask : zoo::every_name(1024, 5)) {
-    const MaskCase each = testing::zoo_case(mask, {128, 128});
+  for (const suite::SuiteMask& mask : suite::every_name(1024, 5)) {
+    const MaskCase each = testing::suite_case(mask, {128, 128});
     AttentionShape shape = testing::shape_for(each.mask, 1, 1, 1);
     shape.head_dim = 8;
     shape.head_dim_v = 8;

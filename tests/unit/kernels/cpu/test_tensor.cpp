@@ -62,7 +62,7 @@ void TestTensor::set(std::int64_t b, std::int64_t i, std::int64_t h, std::int64_
 }
 
 void TestTensor::randomize(std::uint64_t seed, double scale) {
-  zoo::Random random(seed);
+  suite::Random random(seed);
   for_each([&](std::int64_t at) {
     // Four uniform numbers of variance 1/12 each, made one of variance 1.
     double sum = -2;

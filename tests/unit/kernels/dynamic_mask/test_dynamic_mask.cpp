@@ -17,10 +17,10 @@ using dynamic_mask::TileRoom;
 using ::testing::HasSubstr;
 
 TEST(DynamicMaskAttention, EqualsFloat64OnTheCpu) {
-  testing::CpuMachine machine;
-  for (const testing::DynamicMaskTrial& trial : testing::dynamic_mask_trials()) {
-    if (trial.reading == SelectionReading::scan) continue;  // the same on the CPU
-    EXPECT_EQ(testing::run_dynamic_mask(machine, trial), "");
+  testing::CpuFixture fixture;
+  for (const testing::BackendDynamicMaskCase& test_case : testing::dynamic_mask_cases()) {
+    if (test_case.reading == SelectionReading::scan) continue;  // the same on the CPU
+    EXPECT_EQ(testing::run_dynamic_mask(fixture, test_case), "");
   }
 }
 

@@ -69,10 +69,10 @@ TEST(CsrRows, OfTheExample) {
   EXPECT_THAT(rows.intervals, ElementsAre(Interval{0, 1}, Interval{0, 2}, Interval{0, 3}));
 }
 
-TEST(CsrRows, HaveTheCellsOfTheZoo) {
+TEST(CsrRows, HaveTheCellsOfTheMaskSuite) {
   for (const auto& [q_len, kv_len] : {std::pair{193, 193}, {257, 130}, {61, 300}, {1, 129}}) {
     for (const BlockShape block : {BlockShape{128, 128}, {64, 32}}) {
-      for (const MaskCase& mask : testing::zoo_cases(q_len, kv_len, block)) expect_cells(mask);
+      for (const MaskCase& mask : testing::suite_cases(q_len, kv_len, block)) expect_cells(mask);
     }
   }
 }

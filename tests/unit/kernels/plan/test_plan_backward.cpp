@@ -57,12 +57,12 @@ AttentionShape shape_for(const MaskCase& each, Backend backend, std::int64_t bat
   return shape;
 }
 
-TEST(BackwardPlan, HasTheCellsOfTheZooTransposed) {
+TEST(BackwardPlan, HasTheCellsOfTheMaskSuiteTransposed) {
   for (const BlockShape tile : {BlockShape{128, 128}, {16, 64}, {128, 32}, {48, 80}}) {
     PlanOptions options = backward_options();
     options.tile = tile;
     for (const auto& [q_len, kv_len] : {std::pair{300, 300}, {171, 290}, {290, 171}}) {
-      for (const MaskCase& each : testing::zoo_cases(q_len, kv_len, {64, 64})) {
+      for (const MaskCase& each : testing::suite_cases(q_len, kv_len, {64, 64})) {
         EXPECT_EQ(plan_error(each, shape_for(each, Backend::cpu, 1, 2, 1), options), "");
       }
     }
@@ -71,7 +71,7 @@ TEST(BackwardPlan, HasTheCellsOfTheZooTransposed) {
 
 TEST(BackwardPlan, HasBitmapsInTheOrderOfSm90) {
   for (const auto& [q_len, kv_len] : {std::pair{300, 300}, {171, 290}}) {
-    for (const MaskCase& each : testing::zoo_cases(q_len, kv_len, {128, 128})) {
+    for (const MaskCase& each : testing::suite_cases(q_len, kv_len, {128, 128})) {
       EXPECT_EQ(plan_error(each, shape_for(each, Backend::sm90, 1, 4, 2),
                            backward_options(Backend::sm90)),
                 "");
@@ -80,9 +80,9 @@ TEST(BackwardPlan, HasBitmapsInTheOrderOfSm90) {
 }
 
 TEST(BackwardPlan, HasTheCellsOfMasksPerHead) {
-  for (const zoo::ZooMask& mask : zoo::predicates(1024)) {
+  for (const suite::SuiteMask& mask : suite::predicates(1024)) {
     if (mask.shape.num_heads == 1) continue;
-    const MaskCase each = testing::zoo_case(mask, {128, 128});
+    const MaskCase each = testing::suite_case(mask, {128, 128});
     EXPECT_EQ(plan_error(each, shape_for(each, Backend::cpu, 2, 8, 2), backward_options()), "");
   }
 }
@@ -106,7 +106,7 @@ TEST(BackwardPlan, HasTheCellsOfRandomMasks) {
 }
 
 TEST(BackwardPlan, TakesTheLongestGroupsFirst) {
-  const MaskCase each = testing::zoo_case(zoo::mask_zoo(1024)[1], {128, 128});  // causal
+  const MaskCase each = testing::suite_case(suite::mask_suite(1024)[1], {128, 128});  // causal
   const auto plan =
       make_plan(each.mask, shape_for(each, Backend::cpu, 1, 2, 1), {}, backward_options());
   ASSERT_TRUE(plan);
@@ -130,7 +130,7 @@ TEST(BackwardPlan, SaysItsDirectionInItsText) {
 }
 
 TEST(BackwardPlan, SaysWhatItDoesNotHave) {
-  const MaskCase each = testing::zoo_case(zoo::mask_zoo(256)[1], {128, 128});
+  const MaskCase each = testing::suite_case(suite::mask_suite(256)[1], {128, 128});
   const AttentionShape shape = shape_for(each, Backend::cpu, 1, 1, 1);
   PlanOptions options = backward_options();
   options.columns = ColumnMode::gather;
@@ -159,7 +159,7 @@ TEST(BackwardPlan, KeepsFewSegmentsForMasksThatMoveInStep) {
 }
 
 TEST(BackwardPlan, IsRefusedWhereAnInvariantIsBroken) {
-  const MaskCase each = testing::zoo_case(zoo::mask_zoo(512)[1], {128, 128});
+  const MaskCase each = testing::suite_case(suite::mask_suite(512)[1], {128, 128});
   const AttentionPlan plan =
       *make_plan(each.mask, shape_for(each, Backend::cpu, 1, 2, 1), {}, backward_options());
   AttentionPlan swapped = plan;

@@ -30,12 +30,12 @@ std::string plan_error(const MaskCase& each, const AttentionShape& shape,
   return testing::check_plan(*plan, each);
 }
 
-TEST(MakePlan, HasTheCellsOfTheZooInEveryTileShape) {
+TEST(MakePlan, HasTheCellsOfTheMaskSuiteInEveryTileShape) {
   for (const BlockShape tile : kTiles) {
     PlanOptions options;
     options.tile = tile;
     for (const auto& [q_len, kv_len] : {std::pair{300, 300}, {171, 290}, {290, 171}}) {
-      for (const MaskCase& each : testing::zoo_cases(q_len, kv_len, {64, 64})) {
+      for (const MaskCase& each : testing::suite_cases(q_len, kv_len, {64, 64})) {
         EXPECT_EQ(plan_error(each, testing::shape_for(each.mask, 1, 1, 1), options), "");
       }
     }
@@ -45,16 +45,16 @@ TEST(MakePlan, HasTheCellsOfTheZooInEveryTileShape) {
 TEST(MakePlan, HasTheCellsOfEveryNameOfTheLanguage) {
   PlanOptions options;
   options.tile = {128, 64};
-  for (const zoo::ZooMask& mask : zoo::every_name(1024, 7)) {
-    const MaskCase each = testing::zoo_case(mask, {128, 128});
+  for (const suite::SuiteMask& mask : suite::every_name(1024, 7)) {
+    const MaskCase each = testing::suite_case(mask, {128, 128});
     EXPECT_EQ(plan_error(each, testing::shape_for(each.mask, 1, 1, 1), options), "");
   }
 }
 
 TEST(MakePlan, HasTheCellsOfMasksPerHead) {
-  for (const zoo::ZooMask& mask : zoo::predicates(1024)) {
+  for (const suite::SuiteMask& mask : suite::predicates(1024)) {
     if (mask.shape.num_heads == 1) continue;
-    const MaskCase each = testing::zoo_case(mask, {128, 128});
+    const MaskCase each = testing::suite_case(mask, {128, 128});
     EXPECT_EQ(plan_error(each, testing::shape_for(each.mask, 2, 8, 2), {}), "");
   }
 }

@@ -1,5 +1,5 @@
 // Plans for sm90, as far as a CPU can tell: cells, order of bitmaps, what is refused; and what a
-// machine without a GPU says.
+// backend fixture without a GPU says.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,10 +44,10 @@ std::vector<std::size_t> bits_of_cells() {
 TEST(ThreadFragments, HaveEachCellWhereItsThreadLooks) {
   const std::vector<std::size_t> bits = bits_of_cells();
   std::mt19937_64 rng(1);
-  for (int trial = 0; trial < 20; ++trial) {
+  for (int test_case = 0; test_case < 20; ++test_case) {
     std::vector<std::uint64_t> row_major(256), thread_fragments(256, ~std::uint64_t{0});
     for (std::uint64_t& word : row_major)
-      word = trial == 0 ? 0 : trial % 2 == 0 ? rng() : rng() & rng() & rng();
+      word = test_case == 0 ? 0 : test_case % 2 == 0 ? rng() : rng() & rng() & rng();
     thread_fragments_from_row_major(row_major.data(), thread_fragments.data());
     for (std::size_t cell = 0; cell < bits.size(); ++cell) {
       ASSERT_EQ(bit_of(thread_fragments, bits[cell]), bit_of(row_major, cell))
@@ -110,21 +110,22 @@ std::string plan_error(const MaskCase& mask, const AttentionShape& shape,
   return testing::check_plan(*plan, mask);
 }
 
-TEST(PlanForSm90, HasTheCellsOfTheZoo) {
+TEST(PlanForSm90, HasTheCellsOfTheMaskSuite) {
   for (const auto& [q_len, kv_len] : {std::pair{300, 300}, {171, 390}, {390, 171}}) {
-    for (const MaskCase& mask : testing::zoo_cases(q_len, kv_len, {64, 64}))
+    for (const MaskCase& mask : testing::suite_cases(q_len, kv_len, {64, 64}))
       EXPECT_EQ(plan_error(mask, half_shape(mask.mask, 2, 4, 2)), "");
   }
 }
 
 TEST(PlanForSm90, HasTheCellsOfEveryKindOfSegment) {
-  for (const testing::TrialCase& trial : testing::random_trials(3, 25)) {
-    EXPECT_EQ(plan_error(*trial.mask, half_shape(trial.mask->mask, trial.heads.batch,
-                                                 trial.heads.heads_q, trial.heads.heads_kv)),
-              "");
+  for (const testing::BackendCase& test_case : testing::random_backend_cases(3, 25)) {
+    EXPECT_EQ(
+        plan_error(*test_case.mask, half_shape(test_case.mask->mask, test_case.heads.batch,
+                                               test_case.heads.heads_q, test_case.heads.heads_kv)),
+        "");
   }
-  for (const testing::TrialCase& trial : testing::tile_count_trials())
-    EXPECT_EQ(plan_error(*trial.mask, half_shape(trial.mask->mask, 1, 2, 1)), "");
+  for (const testing::BackendCase& test_case : testing::tile_count_cases())
+    EXPECT_EQ(plan_error(*test_case.mask, half_shape(test_case.mask->mask, 1, 2, 1)), "");
 }
 
 // Rows of lists are queries of a tile, whose rows are those of one head or of several.

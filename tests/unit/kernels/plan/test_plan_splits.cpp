@@ -171,10 +171,10 @@ TEST(Pieces, AreEvenAndCoverARow) {
   }
 }
 
-TEST(SplitPlans, HaveTheCellsOfTheZoo) {
+TEST(SplitPlans, HaveTheCellsOfTheMaskSuite) {
   PlanCounts counts;
   for (const auto& [q_len, kv_len] : {std::pair{130, 1300}, {17, 1000}, {300, 700}}) {
-    for (const MaskCase& mask : testing::zoo_cases(q_len, kv_len, {64, 64})) {
+    for (const MaskCase& mask : testing::suite_cases(q_len, kv_len, {64, 64})) {
       EXPECT_EQ(plan_error(mask, half_shape(mask.mask, 1, 4, 2), &counts), "");
       EXPECT_EQ(plan_error(mask, half_shape(mask.mask, 2, 3, 1), &counts), "");
     }
@@ -206,9 +206,9 @@ TEST(SplitPlans, HaveTheCellsOfEveryKindOfSegment) {
 TEST(SplitPlans, CoverLongRowsOfDecode) {
   for (const std::int64_t q_len : {1, 3, 61}) {
     for (const char* spec : {"causal", "causal & window(4096) | sink(4)"}) {
-      zoo::ZooMask zoo_mask = zoo::make_square(spec, spec, 131071);
-      zoo_mask.shape.q_lens = {q_len};
-      const MaskCase mask = testing::compiled_case(zoo_mask, kTile);
+      suite::SuiteMask suite_mask = suite::make_square(spec, spec, 131071);
+      suite_mask.shape.q_lens = {q_len};
+      const MaskCase mask = testing::compiled_case(suite_mask, kTile);
       for (const std::int32_t group : {1, 4, 7, 8, 16}) {
         const AttentionShape shape = half_shape(mask.mask, 1, group, 1);
         const AttentionPlan plan = plan_of(mask.mask, shape);
