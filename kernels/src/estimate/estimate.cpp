@@ -52,9 +52,9 @@ std::vector<std::int64_t> group_uses(const BlockMask& mask, const AttentionShape
   return uses;
 }
 
-void count_cells(const BlockMask& hub, SavingsReport& report) {
-  const auto& groups = std::get<std::vector<SegmentMask>>(hub.groups);
-  const std::vector<std::int64_t> uses = group_uses(hub, report.shape);
+void count_cells(const BlockMask& canonical, SavingsReport& report) {
+  const auto& groups = std::get<std::vector<SegmentMask>>(canonical.groups);
+  const std::vector<std::int64_t> uses = group_uses(canonical, report.shape);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const TileCounts tiles = count_tiles(groups[g]);
     report.allowed_pairs += uses[g] * tiles.allowed_pairs;
@@ -93,15 +93,15 @@ void count_formats(const BlockMask& mask, bool count_all, SavingsReport& report)
   }
 }
 
-bool has_columns(const BlockMask& hub) {
-  for (const SegmentMask& group : std::get<std::vector<SegmentMask>>(hub.groups)) {
+bool has_columns(const BlockMask& canonical) {
+  for (const SegmentMask& group : std::get<std::vector<SegmentMask>>(canonical.groups)) {
     if (!group.column_offsets.empty()) return true;
   }
   return false;
 }
 
 /// The mask as segments in `tile`, or the mask itself if it already is.
-Result<BlockMask> hub_of(const BlockMask& mask, BlockShape tile) {
+Result<BlockMask> canonical_form_of(const BlockMask& mask, BlockShape tile) {
   if (mask.format() == MaskFormat::segment && mask.block == tile) return mask;
   return convert(mask, MaskFormat::segment, tile);
 }
@@ -156,12 +156,12 @@ class Estimator {
   }
 
   Result<void> estimate_masked(SavingsReport& report) {
-    FDMA_TRY(const BlockMask hub, hub_of(mask_, report.tile));
-    FDMA_TRY(const AttentionPlan plan, plan_of(hub, report.tile, report.columns));
+    FDMA_TRY(const BlockMask canonical, canonical_form_of(mask_, report.tile));
+    FDMA_TRY(const AttentionPlan plan, plan_of(canonical, report.tile, report.columns));
     FDMA_TRY(report.masked, estimate_plan(plan, profile_));
     report.counts = plan.counts;
     report.plan_bytes = plan.size_bytes();
-    count_cells(hub, report);
+    count_cells(canonical, report);
     const auto computed = static_cast<double>(report.masked.work.cells());
     if (computed > 0) {
       report.wasted_share = std::max(0.0, 1 - static_cast<double>(report.allowed_pairs) / computed);
@@ -183,14 +183,14 @@ class Estimator {
 
   Result<void> compare(SavingsReport& report) {
     for (const TileCosts& costs : kernel_.tiles) {
-      FDMA_TRY(const BlockMask hub, hub_of(mask_, costs.tile));
-      if (!has_columns(hub)) {
-        FDMA_TRY_VOID(add_candidate(hub, costs, ColumnMode::automatic, report));
+      FDMA_TRY(const BlockMask canonical, canonical_form_of(mask_, costs.tile));
+      if (!has_columns(canonical)) {
+        FDMA_TRY_VOID(add_candidate(canonical, costs, ColumnMode::automatic, report));
         continue;
       }
-      FDMA_TRY_VOID(add_candidate(hub, costs, ColumnMode::scan, report));
-      FDMA_TRY_VOID(add_candidate(hub, costs, ColumnMode::gather, report));
-      FDMA_TRY_VOID(add_candidate(hub, costs, ColumnMode::reorder, report));
+      FDMA_TRY_VOID(add_candidate(canonical, costs, ColumnMode::scan, report));
+      FDMA_TRY_VOID(add_candidate(canonical, costs, ColumnMode::gather, report));
+      FDMA_TRY_VOID(add_candidate(canonical, costs, ColumnMode::reorder, report));
     }
     std::stable_sort(report.candidates.begin(), report.candidates.end(),
                      [](const Candidate& a, const Candidate& b) {
@@ -200,15 +200,15 @@ class Estimator {
     return {};
   }
 
-  Result<void> add_candidate(const BlockMask& hub, const TileCosts& costs, ColumnMode columns,
+  Result<void> add_candidate(const BlockMask& canonical, const TileCosts& costs, ColumnMode columns,
                              SavingsReport& report) {
     Candidate candidate{costs.tile, columns, {}, {}};
-    if (columns == ColumnMode::gather) candidate.reason = why_not_gather(hub, costs);
+    if (columns == ColumnMode::gather) candidate.reason = why_not_gather(canonical, costs);
     if (columns == ColumnMode::reorder) candidate.reason = why_not_permute(costs);
     if (candidate.reason.empty()) {
       const bool is_scanned = columns == ColumnMode::automatic && !chooses_columns(costs);
       Result<AttentionPlan> plan =
-          plan_of(hub, costs.tile, is_scanned ? ColumnMode::scan : columns);
+          plan_of(canonical, costs.tile, is_scanned ? ColumnMode::scan : columns);
       if (!plan) {
         candidate.reason = plan.error().message;
       } else {
@@ -222,10 +222,10 @@ class Estimator {
 
   /// Empty if the kv index lists of the mask can be built. Each query interval of a key has an
   /// entry in every tile row that it meets.
-  std::string why_not_gather(const BlockMask& hub, const TileCosts& costs) const {
+  std::string why_not_gather(const BlockMask& canonical, const TileCosts& costs) const {
     if (!costs.can_gather()) return "the kernel does not gather";
     std::int64_t entries = 0;
-    for (const SegmentMask& group : std::get<std::vector<SegmentMask>>(hub.groups)) {
+    for (const SegmentMask& group : std::get<std::vector<SegmentMask>>(canonical.groups)) {
       for (const Interval& rows : group.column_intervals) {
         entries += (rows.end - 1) / costs.tile.block_q - rows.begin / costs.tile.block_q + 1;
       }
