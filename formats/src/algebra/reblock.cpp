@@ -196,7 +196,7 @@ class Reblocking {
     if (segment.kind == SegmentKind::full) {
       set_bits(words, base + begin, base + end);
     } else if (segment.kind == SegmentKind::bitmap) {
-      const std::uint64_t* bitmap = source_.bitmap(segment.payload).data();
+      const std::uint64_t* bitmap = source_.bitmap(segment.data_index).data();
       for (std::int64_t k = begin; k < end;) {
         const std::int64_t c = k % block_kv;
         const std::int64_t count = std::min(block_kv - c, end - k);
@@ -206,7 +206,7 @@ class Reblocking {
     } else {  // a row panel: masks with a column table do not come here
       const std::int64_t k_first = segment.first_tile * block_kv;
       const auto panel_row =
-          static_cast<std::size_t>(segment.payload * std::int64_t{source_.block.block_q} + r);
+          static_cast<std::size_t>(segment.data_index * std::int64_t{source_.block.block_q} + r);
       const auto last = source_.row_intervals.begin() + source_.row_offsets[panel_row + 1];
       auto keys = std::upper_bound(source_.row_intervals.begin() + source_.row_offsets[panel_row],
                                    last, begin - k_first,

@@ -546,10 +546,10 @@ class LayerCombination {
   const std::int64_t period_, num_rows_, num_cols_, words_per_bitmap_;
   std::vector<Border> static_borders_;
   std::vector<KnownTile> known_;
-  PayloadIndex index_;
+  DataIndex index_;
   std::vector<char> is_stored_;             // by cells: the builder has stored tiles with them
   std::vector<std::int64_t> panel_widths_;  // in tiles, of the row panels so far
-  PayloadIndex cells_index_;                // by hash of the cells, as the builder's own index
+  DataIndex cells_index_;                   // by hash of the cells, as the builder's own index
   // The current tile row:
   std::array<LayerWalker, kMaxLayers> walkers_;
   bool is_last_row_ = false;

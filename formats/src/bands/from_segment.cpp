@@ -38,14 +38,14 @@ constexpr std::int64_t kMaxRepeats = 4;    // tiles of a bitmap that are read on
 
 // Rows [r_begin, r_end) of a bitmap or panel. Bounds are functions of the row, relative to its
 // first key.
-struct PayloadPiece {
+struct PanelRun {
   std::int32_t r_begin;
   std::int32_t r_end;
   std::int32_t first_interval;
   std::int32_t num_intervals;
 };
 
-struct Payload {
+struct DataBlock {
   std::int64_t width = -1;  // keys; -1: not read yet
   std::int32_t first_piece = 0;
   std::int32_t end_piece = 0;
@@ -161,7 +161,7 @@ class BandReader {
         }
         while (place.piece < place.end_piece && piece(place).r_end <= r) ++place.piece;
         if (place.piece == place.end_piece) continue;
-        const PayloadPiece& rows = piece(place);
+        const PanelRun& rows = piece(place);
         if (rows.r_begin > r) {
           next = std::min<std::int64_t>(next, rows.r_begin);
           continue;
@@ -181,7 +181,7 @@ class BandReader {
     return true;
   }
 
-  const PayloadPiece& piece(const Place& place) const {
+  const PanelRun& piece(const Place& place) const {
     return pieces_[static_cast<std::size_t>(place.piece)];
   }
 
@@ -215,17 +215,18 @@ class BandReader {
       }
       const bool is_panel = segment.kind == SegmentKind::rows;
       const std::int64_t repeats = is_panel ? 1 : end - first;
-      const Payload* payload = is_panel ? read_panel(segment.payload, (end - first) * block_kv_)
-                                        : read_bitmap(segment.payload);
-      if (payload == nullptr) return false;
-      if (repeats > 1 && payload->is_row_wise) {
-        if (!place_row_wise(*payload, k_begin, k_end)) return false;
+      const DataBlock* data_index = is_panel
+                                        ? read_panel(segment.data_index, (end - first) * block_kv_)
+                                        : read_bitmap(segment.data_index);
+      if (data_index == nullptr) return false;
+      if (repeats > 1 && data_index->is_row_wise) {
+        if (!place_row_wise(*data_index, k_begin, k_end)) return false;
         continue;
       }
       if (repeats > kMaxRepeats) return false;
       for (std::int64_t t = 0; t < repeats; ++t) {
-        places_.push_back(
-            {k_begin + t * block_kv_, k_end, false, payload->first_piece, payload->end_piece});
+        places_.push_back({k_begin + t * block_kv_, k_end, false, data_index->first_piece,
+                           data_index->end_piece});
       }
     }
     return true;
@@ -233,12 +234,12 @@ class BandReader {
 
   // Places a bitmap over many tiles whose rows are all true or all false: pieces as wide as the
   // tiles.
-  bool place_row_wise(const Payload& payload, std::int64_t k_begin, std::int64_t k_end) {
+  bool place_row_wise(const DataBlock& data_index, std::int64_t k_begin, std::int64_t k_end) {
     const auto first_piece = static_cast<std::int32_t>(pieces_.size());
     const auto interval = static_cast<std::int32_t>(stored_.size());
     stored_.push_back({0, k_end - k_begin, 0, 0});
-    for (std::int32_t p = payload.first_piece; p < payload.end_piece; ++p) {
-      PayloadPiece rows = pieces_[static_cast<std::size_t>(p)];
+    for (std::int32_t p = data_index.first_piece; p < data_index.end_piece; ++p) {
+      PanelRun rows = pieces_[static_cast<std::size_t>(p)];
       rows.first_interval = interval;
       pieces_.push_back(rows);
     }
@@ -255,10 +256,10 @@ class BandReader {
   }
 
   // In the last, ragged tile column no key reaches the bitmap's edge and nothing adjoins it.
-  const Payload* read_bitmap(std::int32_t index) {
-    Payload& payload = bitmaps_[static_cast<std::size_t>(index)];
-    if (payload.width >= 0) return &payload;
-    start(payload, block_kv_);
+  const DataBlock* read_bitmap(std::int32_t index) {
+    DataBlock& data_index = bitmaps_[static_cast<std::size_t>(index)];
+    if (data_index.width >= 0) return &data_index;
+    start(data_index, block_kv_);
     const std::uint64_t* words = mask_.bitmap(index).data();
     for (std::int64_t r = 0; r < block_q_; ++r) {
       num_keys_ = 0;
@@ -281,16 +282,16 @@ class BandReader {
         }
       }
       if (open >= 0 && !add_keys(open, block_kv_)) return nullptr;
-      add_payload_row(static_cast<std::int32_t>(r), payload);
+      add_data_row(static_cast<std::int32_t>(r), data_index);
     }
-    finish(payload);
-    return &payload;
+    finish(data_index);
+    return &data_index;
   }
 
-  const Payload* read_panel(std::int32_t index, std::int64_t width) {
-    Payload& payload = panels_[static_cast<std::size_t>(index)];
-    if (payload.width == width) return &payload;
-    start(payload, width);
+  const DataBlock* read_panel(std::int32_t index, std::int64_t width) {
+    DataBlock& data_index = panels_[static_cast<std::size_t>(index)];
+    if (data_index.width == width) return &data_index;
+    start(data_index, width);
     for (std::int64_t r = 0; r < block_q_; ++r) {
       const auto at = static_cast<std::size_t>(index * block_q_ + r);
       num_keys_ = 0;
@@ -298,18 +299,20 @@ class BandReader {
         const Interval& keys = mask_.row_intervals[static_cast<std::size_t>(i)];
         if (!add_keys(keys.begin, keys.end)) return nullptr;
       }
-      add_payload_row(static_cast<std::int32_t>(r), payload);
+      add_data_row(static_cast<std::int32_t>(r), data_index);
     }
-    finish(payload);
-    return &payload;
+    finish(data_index);
+    return &data_index;
   }
 
-  void start(Payload& payload, std::int64_t width) {
-    payload.width = width;
-    payload.first_piece = static_cast<std::int32_t>(pieces_.size());
-    payload.is_row_wise = true;
+  void start(DataBlock& data_index, std::int64_t width) {
+    data_index.width = width;
+    data_index.first_piece = static_cast<std::int32_t>(pieces_.size());
+    data_index.is_row_wise = true;
   }
-  void finish(Payload& payload) { payload.end_piece = static_cast<std::int32_t>(pieces_.size()); }
+  void finish(DataBlock& data_index) {
+    data_index.end_piece = static_cast<std::int32_t>(pieces_.size());
+  }
 
   bool add_keys(std::int64_t begin, std::int64_t end) {
     if (num_keys_ == kMaxIntervals) return false;
@@ -318,13 +321,13 @@ class BandReader {
   }
 
   // Joins keys_, as row r, to the last piece of the bitmap or panel, or begins a piece.
-  void add_payload_row(std::int32_t r, Payload& payload) {
+  void add_data_row(std::int32_t r, DataBlock& data_index) {
     if (num_keys_ == 0) return;
-    const auto width = static_cast<std::int32_t>(payload.width);
-    payload.is_row_wise =
-        payload.is_row_wise && num_keys_ == 1 && keys_[0].begin == 0 && keys_[0].end == width;
-    if (static_cast<std::int32_t>(pieces_.size()) > payload.first_piece) {
-      PayloadPiece& last = pieces_.back();
+    const auto width = static_cast<std::int32_t>(data_index.width);
+    data_index.is_row_wise =
+        data_index.is_row_wise && num_keys_ == 1 && keys_[0].begin == 0 && keys_[0].end == width;
+    if (static_cast<std::int32_t>(pieces_.size()) > data_index.first_piece) {
+      PanelRun& last = pieces_.back();
       if (last.r_end == r && static_cast<std::size_t>(last.num_intervals) == num_keys_ &&
           continues(last, r, width)) {
         ++last.r_end;
@@ -339,7 +342,7 @@ class BandReader {
   }
 
   // True if keys_ continues the piece. A piece of one row takes its slopes from keys_.
-  bool continues(const PayloadPiece& last, std::int32_t r, std::int32_t width) {
+  bool continues(const PanelRun& last, std::int32_t r, std::int32_t width) {
     AffineInterval* mine = stored_.data() + last.first_interval;
     if (last.r_end - last.r_begin > 1) {
       for (std::size_t i = 0; i < num_keys_; ++i) {
@@ -373,8 +376,8 @@ class BandReader {
   const std::int64_t block_q_, block_kv_, num_rows_, period_;
   std::int64_t rows_left_, rows_read_ = 0;
   const std::int64_t spare_bands_;
-  std::vector<Payload> bitmaps_, panels_;
-  std::vector<PayloadPiece> pieces_;    // of all bitmaps and panels
+  std::vector<DataBlock> bitmaps_, panels_;
+  std::vector<PanelRun> pieces_;        // of all bitmaps and panels
   std::vector<AffineInterval> stored_;  // of all pieces
   std::vector<std::size_t> runs_;       // the current ones, by residue of the tile row
   std::vector<Place> places_;           // of the current tile row

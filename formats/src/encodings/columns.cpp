@@ -101,15 +101,15 @@ struct BitmapTurns {
     std::int32_t row;
     std::int32_t column;
   };
-  std::int64_t payload = -1;
+  std::int64_t data_index = -1;
   std::vector<Turn> turns;  ///< by row
 
-  void read(const SegmentMask& mask, std::int64_t of_payload) {
-    if (payload == of_payload) return;
-    payload = of_payload;
+  void read(const SegmentMask& mask, std::int64_t of_data_index) {
+    if (data_index == of_data_index) return;
+    data_index = of_data_index;
     turns.clear();
     const std::int64_t block_kv = mask.block.block_kv;
-    const std::uint64_t* words = mask.bitmap(static_cast<std::int32_t>(of_payload)).data();
+    const std::uint64_t* words = mask.bitmap(static_cast<std::int32_t>(of_data_index)).data();
     for (std::int64_t r = 1; r < mask.block.block_q; ++r) {
       for (std::int64_t c = 0; c < block_kv; c += 64) {
         const int width = static_cast<int>(std::min<std::int64_t>(64, block_kv - c));
@@ -131,7 +131,7 @@ void turn_inside(const SegmentMask& mask, const TileSegment& segment, std::int64
   const std::int64_t num_rows = std::min(block_q, mask.q_len - q_begin);
   const std::int64_t k_begin = segment.first_tile * block_kv;
   if (segment.kind == SegmentKind::rows) {
-    const std::int64_t* offsets = mask.row_offsets.data() + segment.payload * block_q;
+    const std::int64_t* offsets = mask.row_offsets.data() + segment.data_index * block_q;
     const auto row = [&](std::int64_t r) {
       return std::span(mask.row_intervals.data() + offsets[r],
                        static_cast<std::size_t>(offsets[r + 1] - offsets[r]));
@@ -142,7 +142,7 @@ void turn_inside(const SegmentMask& mask, const TileSegment& segment, std::int64
     return;
   }
   if (segment.kind != SegmentKind::bitmap) return;
-  bitmap.read(mask, segment.payload);
+  bitmap.read(mask, segment.data_index);
   for (std::int64_t tile = segment.first_tile; tile < segment.end_tile; ++tile) {
     for (const BitmapTurns::Turn& turn : bitmap.turns) {
       if (turn.row >= num_rows) break;

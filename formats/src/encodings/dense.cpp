@@ -61,7 +61,7 @@ void write_segment(const SegmentMask& mask, const TileSegment& segment, std::int
       break;
     case SegmentKind::rows:
       for (std::int64_t r = 0; r < num_rows; ++r) {
-        const auto panel_row = static_cast<std::size_t>(segment.payload * block_q + r);
+        const auto panel_row = static_cast<std::size_t>(segment.data_index * block_q + r);
         for (std::int64_t i = mask.row_offsets[panel_row]; i < mask.row_offsets[panel_row + 1];
              ++i) {
           const Interval keys = mask.row_intervals[static_cast<std::size_t>(i)];
@@ -75,7 +75,7 @@ void write_segment(const SegmentMask& mask, const TileSegment& segment, std::int
       for (std::int32_t tile = segment.first_tile; tile < segment.end_tile; ++tile) {
         const std::uint64_t* cells = nullptr;
         if (segment.kind == SegmentKind::bitmap) {
-          cells = mask.bitmap(segment.payload).data();
+          cells = mask.bitmap(segment.data_index).data();
         } else {
           tile_cells(mask, segment, row, tile, scratch.data());
           cells = scratch.data();

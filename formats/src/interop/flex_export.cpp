@@ -171,7 +171,7 @@ class Exporter {
   const FlexExportOptions& options_;
   const std::int64_t q_len_, kv_len_, rows_, cols_, pairs_;
   FlexCells cells_;
-  PayloadIndex known_;
+  DataIndex known_;
   std::vector<std::uint64_t> scratch_;
 };
 

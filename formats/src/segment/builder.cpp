@@ -13,7 +13,7 @@
 
 namespace fdma {
 
-void PayloadIndex::insert(std::uint64_t hash, std::int32_t index) {
+void DataIndex::insert(std::uint64_t hash, std::int32_t index) {
   if (slots_.empty()) slots_.resize(64);
   if (2 * (size_ + 1) > slots_.size()) {
     std::vector<Slot> old(slots_.size() * 2);
@@ -213,7 +213,7 @@ void SegmentBuilder::add_partial_stretch(std::int32_t first_tile, std::int32_t e
   for (const BitmapRun& run : runs_) {
     const std::int32_t index = stretch.intern(tile - first_tile, run.hash);
     const auto end = static_cast<std::int32_t>(first_tile + run.end);
-    if (tile > first_tile && segments.back().payload == index) {
+    if (tile > first_tile && segments.back().data_index == index) {
       segments.back().end_tile = end;
     } else {
       segments.push_back({tile, end, step, step, SegmentKind::bitmap, index});
@@ -245,7 +245,7 @@ bool SegmentBuilder::absorb(OpenRun& open, std::span<const TileSegment> segments
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const TileSegment& mine = open.segments[i];
     const TileSegment& next = segments[i];
-    if (mine.kind != next.kind || mine.payload != next.payload) return false;
+    if (mine.kind != next.kind || mine.data_index != next.data_index) return false;
     if (rows > 1 && (mine.first_tile + rows * mine.step_first != next.first_tile ||
                      mine.end_tile + rows * mine.step_end != next.end_tile)) {
       return false;

@@ -52,7 +52,7 @@ void write_segment_row(const SegmentMask& mask, const TileSegment& segment, std:
       set_bits(words, k_begin, k_end);
       break;
     case SegmentKind::bitmap: {
-      const std::uint64_t* bitmap = mask.bitmap(segment.payload).data();
+      const std::uint64_t* bitmap = mask.bitmap(segment.data_index).data();
       if (block_kv % 64 == 0) {  // whole words; those past kv_len are left out
         const std::int64_t words_per_row = block_kv / 64;
         const std::int64_t end = ceil_div(k_end, 64);
@@ -78,7 +78,7 @@ void write_segment_row(const SegmentMask& mask, const TileSegment& segment, std:
     }
     case SegmentKind::rows: {
       const auto row =
-          static_cast<std::size_t>(segment.payload * std::int64_t{mask.block.block_q} + r);
+          static_cast<std::size_t>(segment.data_index * std::int64_t{mask.block.block_q} + r);
       for (std::int64_t i = mask.row_offsets[row]; i < mask.row_offsets[row + 1]; ++i) {
         const Interval keys = mask.row_intervals[static_cast<std::size_t>(i)];
         set_bits(words, k_begin + keys.begin, k_begin + keys.end);
@@ -132,10 +132,11 @@ std::int64_t count_column_intervals(const SegmentMask& mask, std::int64_t limit)
       if (segment.kind == SegmentKind::full) continue;
       const bool is_bitmap = segment.kind == SegmentKind::bitmap;
       std::int64_t& turns =
-          (is_bitmap ? turns_of_bitmap : turns_of_panel)[static_cast<std::size_t>(segment.payload)];
+          (is_bitmap ? turns_of_bitmap
+                     : turns_of_panel)[static_cast<std::size_t>(segment.data_index)];
       if (turns < 0) {
-        turns = is_bitmap ? count_column_starts(mask.bitmap(segment.payload).data(), mask.block)
-                          : panel_turns(mask, segment.payload);
+        turns = is_bitmap ? count_column_starts(mask.bitmap(segment.data_index).data(), mask.block)
+                          : panel_turns(mask, segment.data_index);
       }
       count += turns * (is_bitmap ? segment.end_tile - segment.first_tile : 1);
       write_segment_row(mask, segment, last_row, above.data());

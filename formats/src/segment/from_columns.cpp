@@ -171,10 +171,10 @@ class RowRanges {
 };
 
 // Counts the bytes that the widest partial segments of the last tile rows take at least.
-class PayloadBound {
+class PanelBound {
  public:
-  PayloadBound(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
-               std::span<const std::int64_t> offsets, std::span<const Interval> intervals)
+  PanelBound(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
+             std::span<const std::int64_t> offsets, std::span<const Interval> intervals)
       : q_len_(q_len), kv_len_(kv_len), block_(block), offsets_(offsets), intervals_(intervals) {}
 
   /// Adds partial tiles [first, end) of a tile row; at most one call a row.
@@ -340,7 +340,7 @@ std::optional<SegmentMask> segment_from_columns(std::int64_t q_len, std::int64_t
     bitmaps.write(words, bitmap_words);
   };
   const RowRanges rows(num_rows, num_cols, changes);
-  PayloadBound bound(q_len, kv_len, block, column_offsets, column_intervals);
+  PanelBound bound(q_len, kv_len, block, column_offsets, column_intervals);
   bool table_is_smaller = false;
   for (std::int64_t row = num_rows - 1;
        row >= std::max<std::int64_t>(num_rows - kBoundRows, 0) && !table_is_smaller; --row) {

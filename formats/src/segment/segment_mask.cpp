@@ -87,7 +87,7 @@ void tile_cells(const SegmentMask& mask, const TileSegment& segment, std::int32_
   const std::int64_t num_rows = std::min(block_q, mask.q_len - q_begin);
   const std::int64_t num_keys = std::min(block_kv, mask.kv_len - k_begin);
   if (segment.kind == SegmentKind::bitmap) {
-    const auto bitmap = mask.bitmap(segment.payload);
+    const auto bitmap = mask.bitmap(segment.data_index);
     std::copy(bitmap.begin(), bitmap.end(), words);
     return;
   }
@@ -101,7 +101,7 @@ void tile_cells(const SegmentMask& mask, const TileSegment& segment, std::int32_
     case SegmentKind::rows: {
       const std::int64_t skip = (col - segment.first_tile) * block_kv;
       for (std::int64_t r = 0; r < block_q; ++r) {
-        const auto panel_row = static_cast<std::size_t>(segment.payload * block_q + r);
+        const auto panel_row = static_cast<std::size_t>(segment.data_index * block_q + r);
         for (std::int64_t i = mask.row_offsets[panel_row]; i < mask.row_offsets[panel_row + 1];
              ++i) {
           const Interval keys = mask.row_intervals[static_cast<std::size_t>(i)];
@@ -151,7 +151,7 @@ void row_intervals_of(const SegmentMask& mask, std::int64_t q, std::vector<Inter
         append_interval(out, k_begin, k_end);
         break;
       case SegmentKind::bitmap: {
-        const std::uint64_t* words = mask.bitmap(segment.payload).data();
+        const std::uint64_t* words = mask.bitmap(segment.data_index).data();
         for (std::int64_t tile = first; tile < end; ++tile) {
           for (std::int64_t c = 0; c < block_kv; c += 64) {
             const int width = static_cast<int>(std::min<std::int64_t>(64, block_kv - c));
@@ -169,7 +169,7 @@ void row_intervals_of(const SegmentMask& mask, std::int64_t q, std::vector<Inter
         break;
       }
       case SegmentKind::rows: {
-        const auto panel_row = static_cast<std::size_t>(segment.payload * block_q + r);
+        const auto panel_row = static_cast<std::size_t>(segment.data_index * block_q + r);
         for (std::int64_t i = mask.row_offsets[panel_row]; i < mask.row_offsets[panel_row + 1];
              ++i) {
           const Interval keys = mask.row_intervals[static_cast<std::size_t>(i)];
@@ -244,17 +244,17 @@ TileCounts count_tiles(const SegmentMask& mask) {
         }
         case SegmentKind::bitmap: {
           counts.partial += tiles;
-          std::int64_t& cells = bitmap_cells[static_cast<std::size_t>(segment.payload)];
-          if (cells < 0) cells = popcount(mask.bitmap(segment.payload));
+          std::int64_t& cells = bitmap_cells[static_cast<std::size_t>(segment.data_index)];
+          if (cells < 0) cells = popcount(mask.bitmap(segment.data_index));
           counts.allowed_pairs += tiles * cells;
           break;
         }
         case SegmentKind::rows: {
           counts.partial += tiles;
-          std::int64_t& cells = panel_cells[static_cast<std::size_t>(segment.payload)];
+          std::int64_t& cells = panel_cells[static_cast<std::size_t>(segment.data_index)];
           if (cells < 0) {
             cells = 0;
-            const auto panel = static_cast<std::size_t>(segment.payload);
+            const auto panel = static_cast<std::size_t>(segment.data_index);
             const auto rows = static_cast<std::size_t>(block_q);
             for (std::int64_t i = mask.row_offsets[panel * rows];
                  i < mask.row_offsets[(panel + 1) * rows]; ++i) {

@@ -37,15 +37,15 @@ std::int32_t TileBitmaps::index_of_tile(const TileSegment& segment, std::int32_t
 void TileBitmaps::append_indices(const TileSegment& segment, std::int32_t row,
                                  std::vector<std::int32_t>& out) {
   const std::int32_t num_tiles = segment.end_tile - segment.first_tile;
-  const auto payload = static_cast<std::size_t>(segment.payload);
+  const auto data_index = static_cast<std::size_t>(segment.data_index);
   if (segment.kind == SegmentKind::bitmap) {
-    std::int32_t& index = index_of_bitmap_[payload];
-    if (index < 0) index = intern(mask_.bitmap(segment.payload).data());
+    std::int32_t& index = index_of_bitmap_[data_index];
+    if (index < 0) index = intern(mask_.bitmap(segment.data_index).data());
     out.insert(out.end(), static_cast<std::size_t>(num_tiles), index);
     return;
   }
-  if (segment.kind == SegmentKind::rows && panels_[payload].count == num_tiles) {
-    const auto first = panel_indices_.begin() + panels_[payload].first;
+  if (segment.kind == SegmentKind::rows && panels_[data_index].count == num_tiles) {
+    const auto first = panel_indices_.begin() + panels_[data_index].first;
     out.insert(out.end(), first, first + num_tiles);
     return;
   }
@@ -53,8 +53,8 @@ void TileBitmaps::append_indices(const TileSegment& segment, std::int32_t row,
   for (std::int32_t col = segment.first_tile; col < segment.end_tile; ++col) {
     out.push_back(index_of_tile(segment, row, col));
   }
-  if (segment.kind == SegmentKind::rows && panels_[payload].count < 0) {
-    panels_[payload] = {static_cast<std::int64_t>(panel_indices_.size()), num_tiles};
+  if (segment.kind == SegmentKind::rows && panels_[data_index].count < 0) {
+    panels_[data_index] = {static_cast<std::int64_t>(panel_indices_.size()), num_tiles};
     panel_indices_.insert(panel_indices_.end(), out.begin() + static_cast<std::ptrdiff_t>(first),
                           out.end());
   }

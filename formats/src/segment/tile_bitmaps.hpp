@@ -33,7 +33,7 @@ class TileBitmaps {
   const SegmentMask& mask_;
   const std::size_t words_per_bitmap_;
   std::vector<std::uint64_t> bitmaps_;
-  PayloadIndex known_;
+  DataIndex known_;
   std::vector<std::int32_t> index_of_bitmap_;  // by bitmap index of the mask, -1 if not met yet
   std::vector<PanelTiles> panels_;             // by panel index of the mask
   std::vector<std::int32_t> panel_indices_;

@@ -38,11 +38,11 @@ std::int64_t UniformParts::parts_of(std::int32_t row, std::vector<UniformPart>& 
     if (segment.kind != SegmentKind::rows) {
       const TileSource source = segment.kind == SegmentKind::full
                                     ? kFullTiles
-                                    : kFirstPartial + static_cast<TileSource>(segment.payload);
+                                    : kFirstPartial + static_cast<TileSource>(segment.data_index);
       parts.push_back({first, end, segment.step_first, segment.step_end, source});
       continue;
     }
-    const PanelTiles tiles = tiles_of_panel(segment.payload, end - first);
+    const PanelTiles tiles = tiles_of_panel(segment.data_index, end - first);
     const std::int64_t step = segment.step_first;
     for (std::int64_t t = 0; t < tiles.count; ++t) {
       const TileSource source = tile_sources_[static_cast<std::size_t>(tiles.first + t)];

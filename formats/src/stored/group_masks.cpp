@@ -32,7 +32,7 @@ std::uint64_t hash_mask(const SegmentMask& mask) {
 
 BlockMask make_block_mask(MaskShape shape, BlockShape block, std::vector<SegmentMask> masks,
                           std::span<const std::int32_t> mask_of) {
-  PayloadIndex known;
+  DataIndex known;
   std::vector<std::int32_t> group_of_mask(masks.size(), -1);
   BlockMask result;
   std::vector<SegmentMask> groups;

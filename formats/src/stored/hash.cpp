@@ -62,7 +62,7 @@ class HashStream {
     add(segment.step_first);
     add(segment.step_end);
     add(static_cast<std::int32_t>(segment.kind));
-    add(segment.payload);
+    add(segment.data_index);
   }
 
   template <class T>

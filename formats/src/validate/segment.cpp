@@ -46,7 +46,7 @@ class StructureCheck {
         period_(row_period(mask.block)) {}
 
   Result<void> run() {
-    FDMA_TRY_VOID(check_payloads());
+    FDMA_TRY_VOID(check_data_indices());
     FDMA_TRY_VOID(check_runs());
     for (std::size_t i = 0; i < mask_.runs.size(); ++i) {
       const TileRun& run = mask_.runs[i];
@@ -57,7 +57,7 @@ class StructureCheck {
   }
 
  private:
-  Result<void> check_payloads() {
+  Result<void> check_data_indices() {
     FDMA_TRY_VOID(check_ascending("row_offsets", mask_.row_offsets));
     FDMA_TRY_VOID(check_interval_lists("row_intervals", mask_.row_offsets, mask_.row_intervals,
                                        mask_.kv_len));
@@ -135,35 +135,35 @@ class StructureCheck {
                                           first, end, row, end_before, num_cols_));
       }
       end_before = end;
-      FDMA_TRY_VOID(check_payload(s, segment, row, first, end));
+      FDMA_TRY_VOID(check_data_index(s, segment, row, first, end));
     }
     return {};
   }
 
-  Result<void> check_payload(std::int64_t s, const TileSegment& segment, std::int64_t row,
-                             std::int64_t first, std::int64_t end) {
-    const auto payload = static_cast<std::size_t>(segment.payload);
+  Result<void> check_data_index(std::int64_t s, const TileSegment& segment, std::int64_t row,
+                                std::int64_t first, std::int64_t end) {
+    const auto data_index = static_cast<std::size_t>(segment.data_index);
     BitmapExtent existing = existing_cells(mask_.q_len, mask_.kv_len, mask_.block, row, end - 1);
     switch (segment.kind) {
       case SegmentKind::bitmap:
-        if (segment.payload < 0 || segment.payload >= mask_.num_bitmaps()) {
-          return bad_payload(s, segment.payload, mask_.num_bitmaps());
+        if (segment.data_index < 0 || segment.data_index >= mask_.num_bitmaps()) {
+          return bad_data_index(s, segment.data_index, mask_.num_bitmaps());
         }
-        return check_padding(fmt::format("segments[{}]", s), extents_[payload], existing, row,
+        return check_padding(fmt::format("segments[{}]", s), extents_[data_index], existing, row,
                              end - 1);
       case SegmentKind::rows:
-        if (segment.payload < 0 || segment.payload >= mask_.num_row_panels()) {
-          return bad_payload(s, segment.payload, mask_.num_row_panels());
+        if (segment.data_index < 0 || segment.data_index >= mask_.num_row_panels()) {
+          return bad_data_index(s, segment.data_index, mask_.num_row_panels());
         }
         existing.keys += static_cast<std::int32_t>((end - 1 - first) * mask_.block.block_kv);
-        if (panel_extents_[payload].rows > existing.rows ||
-            panel_extents_[payload].keys > existing.keys) {
+        if (panel_extents_[data_index].rows > existing.rows ||
+            panel_extents_[data_index].keys > existing.keys) {
           return bad_segment(
               s,
               fmt::format("row panel {} reaches {} rows x {} keys, but the segment has {} x {} in "
                           "tile row {}",
-                          payload, panel_extents_[payload].rows, panel_extents_[payload].keys,
-                          existing.rows, existing.keys, row));
+                          data_index, panel_extents_[data_index].rows,
+                          panel_extents_[data_index].keys, existing.rows, existing.keys, row));
         }
         return {};
       case SegmentKind::columns:
@@ -172,7 +172,7 @@ class StructureCheck {
         }
         [[fallthrough]];
       case SegmentKind::full:
-        return segment.payload == 0 ? Result<void>{} : bad_payload(s, segment.payload, 1);
+        return segment.data_index == 0 ? Result<void>{} : bad_data_index(s, segment.data_index, 1);
     }
     return bad_segment(
         s, fmt::format("kind {}, expected 0 to 3", static_cast<std::int32_t>(segment.kind)));
@@ -184,8 +184,9 @@ class StructureCheck {
   static Result<void> bad_segment(std::int64_t index, const std::string& what) {
     return corrupt(fmt::format("segments[{}]: {}", index, what));
   }
-  static Result<void> bad_payload(std::int64_t index, std::int32_t payload, std::int64_t limit) {
-    return bad_segment(index, fmt::format("payload {}, expected less than {}", payload, limit));
+  static Result<void> bad_data_index(std::int64_t index, std::int32_t data_index,
+                                     std::int64_t limit) {
+    return bad_segment(index, fmt::format("payload {}, expected less than {}", data_index, limit));
   }
 
   const SegmentMask& mask_;
@@ -203,7 +204,7 @@ std::string describe_run(const TileRun& run) {
 std::string describe_segment(const TileSegment& segment) {
   return fmt::format("{{tiles [{}, {}), steps {}, {}, kind {}, payload {}}}", segment.first_tile,
                      segment.end_tile, segment.step_first, segment.step_end,
-                     static_cast<std::int32_t>(segment.kind), segment.payload);
+                     static_cast<std::int32_t>(segment.kind), segment.data_index);
 }
 
 }  // namespace

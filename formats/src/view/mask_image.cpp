@@ -129,7 +129,7 @@ class Rasterizer {
           q = next;
         }
       } else if (segment.kind == SegmentKind::rows) {
-        add_panel(segment.payload, q_begin, q_end, k_begin);
+        add_panel(segment.data_index, q_begin, q_end, k_begin);
       } else {
         add_bitmaps(segment, q_begin, q_end);
       }
@@ -190,12 +190,12 @@ class Rasterizer {
 
   void add_bitmaps(const TileSegment& segment, std::int64_t q_begin, std::int64_t q_end) {
     const std::int64_t block_kv = mask_.block.block_kv;
-    const std::uint64_t* words = mask_.bitmap(segment.payload).data();
+    const std::uint64_t* words = mask_.bitmap(segment.data_index).data();
     const bool holds_tiles = pixel_q_ >= mask_.block.block_q && pixel_kv_ >= block_kv;
     for (std::int32_t tile = segment.first_tile; tile < segment.end_tile; ++tile) {
       const std::int64_t first_key = tile * block_kv;
       if (holds_tiles) {
-        at(q_begin / pixel_q_, first_key / pixel_kv_) += bitmap_cells(segment.payload);
+        at(q_begin / pixel_q_, first_key / pixel_kv_) += bitmap_cells(segment.data_index);
         continue;
       }
       const std::int64_t keys = std::min(block_kv, mask_.kv_len - first_key);

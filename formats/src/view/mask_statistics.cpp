@@ -296,11 +296,11 @@ std::optional<std::int64_t> count_query_intervals(const SegmentMask& mask, std::
   for (const TileRun& run : mask.runs) {
     for (std::int64_t s = 0; s < run.num_segments; ++s) {
       const TileSegment& segment = mask.segments[static_cast<std::size_t>(run.first_segment + s)];
-      const auto payload = static_cast<std::size_t>(segment.payload);
+      const auto data_index = static_cast<std::size_t>(segment.data_index);
       if (segment.kind == SegmentKind::bitmap) {
-        intervals += tiles_in_run(run, segment) * in_bitmap[payload];
+        intervals += tiles_in_run(run, segment) * in_bitmap[data_index];
       } else if (segment.kind == SegmentKind::rows) {
-        intervals += run.num_rows * in_panel[payload];
+        intervals += run.num_rows * in_panel[data_index];
       }
     }
   }
@@ -321,7 +321,7 @@ std::optional<std::int64_t> count_distinct_bitmaps(const SegmentMask& mask, std:
       if (segment.kind == SegmentKind::columns) num_tiles += tiles_in_run(run, segment);
       if (segment.kind != SegmentKind::rows) continue;
       const std::int64_t width = segment.end_tile - segment.first_tile;
-      num_tiles += width - std::exchange(panel_tiles[segment.payload], width);
+      num_tiles += width - std::exchange(panel_tiles[segment.data_index], width);
     }
   }
   if (num_tiles == 0) return mask.num_bitmaps();
@@ -347,7 +347,7 @@ std::optional<std::int64_t> count_distinct_bitmaps(const SegmentMask& mask, std:
   for (const TileRun& run : mask.runs) {
     for (std::int64_t s = 0; s < run.num_segments; ++s) {
       const TileSegment& segment = mask.segments[static_cast<std::size_t>(run.first_segment + s)];
-      if (segment.kind == SegmentKind::rows && panel_tiles.erase(segment.payload) != 0) {
+      if (segment.kind == SegmentKind::rows && panel_tiles.erase(segment.data_index) != 0) {
         draw(segment, run.first_row, segment.first_tile, segment.end_tile);
       }
       if (segment.kind != SegmentKind::columns) continue;

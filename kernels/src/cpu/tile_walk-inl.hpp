@@ -238,7 +238,7 @@ class TileWalk {
         return;
       case PlanSegmentKind::bitmap:
         return append_words(begin, end,
-                            plan_.bitmaps.data() + step.payload * plan_.words_per_bitmap());
+                            plan_.bitmaps.data() + step.data_index * plan_.words_per_bitmap());
       case PlanSegmentKind::rows:
         return append_panel(step, begin, end);
       case PlanSegmentKind::columns:
@@ -303,7 +303,7 @@ class TileWalk {
     std::uint64_t* row_major = begin_rows();
     const std::int64_t skip = std::int64_t{step.offset} * tile_.block_kv;
     for (std::int64_t r = 0; r < block_q; ++r) {
-      const auto row = static_cast<std::size_t>(step.payload * block_q + r);
+      const auto row = static_cast<std::size_t>(step.data_index * block_q + r);
       for (std::int64_t i = plan_.row_offsets[row]; i < plan_.row_offsets[row + 1]; ++i) {
         const Interval columns = plan_.row_intervals[static_cast<std::size_t>(i)];
         add_columns_to(row_major, r, std::max<std::int64_t>(columns.begin - skip, 0),
@@ -314,8 +314,8 @@ class TileWalk {
   }
 
   void append_table(const TileStep& step, std::int64_t begin, std::int64_t end) {
-    const std::int64_t* offsets =
-        plan_.column_offsets.data() + plan_.column_tables[static_cast<std::size_t>(step.payload)];
+    const std::int64_t* offsets = plan_.column_offsets.data() +
+                                  plan_.column_tables[static_cast<std::size_t>(step.data_index)];
     const auto q_end = row_begin_ + static_cast<std::int64_t>(num_rows_);
     for (std::int64_t column = begin; column < end; ++column) {
       const Interval* first = plan_.column_intervals.data() + offsets[column];
@@ -335,7 +335,7 @@ class TileWalk {
   }
 
   void append_list(const TileStep& step) {
-    const KvIndexList& list = plan_.kv_index_lists[static_cast<std::size_t>(step.payload)];
+    const KvIndexList& list = plan_.kv_index_lists[static_cast<std::size_t>(step.data_index)];
     const std::int64_t begin = std::int64_t{step.tile} * tile_.block_kv;
     const std::int64_t end = std::min<std::int64_t>(begin + tile_.block_kv, list.num_entries);
     for (std::int64_t i = begin; i < end; ++i) {

@@ -75,7 +75,7 @@ struct alignas(16) KvIndexListOnDevice {
 /// which may be 0). The segment's end_tile, and with it WorkTile::num_tiles, is an upper bound.
 /// Keys are below the kv_len of the batch element.
 struct KvIndexArrays {
-  const KvIndexListOnDevice* lists;  ///< indexed by payload of the segment
+  const KvIndexListOnDevice* lists;  ///< indexed by data index of the segment
   const std::int32_t* keys;          ///< of each entry
   /// {row_begin, row_end} of each entry, in queries of the tile; those of a list's first num_full
   /// entries are not read.

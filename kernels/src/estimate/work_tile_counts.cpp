@@ -86,7 +86,7 @@ std::int64_t gathered_entries(const AttentionPlan& plan, const WorkTile& work_ti
   const PlanSegment& last =
       plan.segments[static_cast<std::size_t>(work_tile.first_segment + work_tile.num_segments - 1)];
   return last.kind == PlanSegmentKind::gather
-             ? plan.kv_index_lists[static_cast<std::size_t>(last.payload)].num_entries
+             ? plan.kv_index_lists[static_cast<std::size_t>(last.data_index)].num_entries
              : 0;
 }
 
@@ -283,17 +283,17 @@ PlanWork WorkCounter::of(const WorkTile& work_tile) const {
     const std::int64_t tiles = end - first;
     StepWork& steps = work.of(segment.kind);
     steps.tiles += tiles;
-    const auto payload = static_cast<std::size_t>(segment.payload);
+    const auto data_index = static_cast<std::size_t>(segment.data_index);
     switch (segment.kind) {
       case PlanSegmentKind::full:
         steps.cells += rows * keys_of(first, end);
         break;
       case PlanSegmentKind::bitmap:
         steps.cells +=
-            skips_dead_keys_ ? tiles * bitmap_cells_[payload] : rows * keys_of(first, end);
+            skips_dead_keys_ ? tiles * bitmap_cells_[data_index] : rows * keys_of(first, end);
         break;
       case PlanSegmentKind::rows:
-        steps.cells += knows_live_keys ? panel_cells_[payload] : rows * keys_of(first, end);
+        steps.cells += knows_live_keys ? panel_cells_[data_index] : rows * keys_of(first, end);
         break;
       case PlanSegmentKind::columns:
         // Several segments of a work tile share its live keys. They are counted with the first

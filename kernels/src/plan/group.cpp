@@ -83,7 +83,7 @@ class RowAppender {
     for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
       const TileSegment& segment = mask_.segments[static_cast<std::size_t>(s)];
       plan_.segments.push_back({segment.first_tile, segment.end_tile, segment.step_first,
-                                segment.step_end, plan_kind(segment.kind), payload_of(segment)});
+                                segment.step_end, plan_kind(segment.kind), data_index_of(segment)});
     }
   }
 
@@ -104,11 +104,11 @@ class RowAppender {
         std::int32_t stop = begin + 1;
         while (stop < end && !regions_.is_gathered(row, stop)) ++stop;
         const bool is_cut = begin != first || stop != end;
-        const std::int32_t payload =
+        const std::int32_t data_index =
             segment.kind == SegmentKind::rows && is_cut
-                ? append_panel(segment.payload, begin - first, stop - first)
-                : payload_of(segment);
-        plan_.segments.push_back({begin, stop, 0, 0, plan_kind(segment.kind), payload});
+                ? append_panel(segment.data_index, begin - first, stop - first)
+                : data_index_of(segment);
+        plan_.segments.push_back({begin, stop, 0, 0, plan_kind(segment.kind), data_index});
         begin = stop;
       }
     }
@@ -121,17 +121,17 @@ class RowAppender {
   }
 
   // Bitmaps, panels and tables are appended when they are first used.
-  std::int32_t payload_of(const TileSegment& segment) {
-    const auto index = static_cast<std::size_t>(segment.payload);
+  std::int32_t data_index_of(const TileSegment& segment) {
+    const auto index = static_cast<std::size_t>(segment.data_index);
     switch (segment.kind) {
       case SegmentKind::full:
         break;
       case SegmentKind::bitmap:
-        if (bitmaps_[index] < 0) bitmaps_[index] = append_bitmap(segment.payload);
+        if (bitmaps_[index] < 0) bitmaps_[index] = append_bitmap(segment.data_index);
         return bitmaps_[index];
       case SegmentKind::rows:
         if (panels_[index] < 0) {
-          panels_[index] = append_panel(segment.payload, 0, mask_.num_tile_cols());
+          panels_[index] = append_panel(segment.data_index, 0, mask_.num_tile_cols());
         }
         return panels_[index];
       case SegmentKind::columns:

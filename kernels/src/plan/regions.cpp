@@ -104,10 +104,10 @@ class StoredKeys {
   }
 
   TileKeys of(const TileSegment& segment, std::int64_t col) const {
-    const auto payload = static_cast<std::size_t>(segment.payload);
-    if (segment.kind == SegmentKind::bitmap) return bitmaps_[payload];
+    const auto data_index = static_cast<std::size_t>(segment.data_index);
+    if (segment.kind == SegmentKind::bitmap) return bitmaps_[data_index];
     const auto tile = static_cast<std::size_t>(col - segment.first_tile);
-    return tile < panels_[payload].size() ? panels_[payload][tile] : TileKeys();
+    return tile < panels_[data_index].size() ? panels_[data_index][tile] : TileKeys();
   }
 
  private:

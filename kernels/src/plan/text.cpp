@@ -121,18 +121,18 @@ std::string segment_text(const AttentionPlan& plan, const WorkTile& work_tile, s
     case PlanSegmentKind::full:
       return fmt::format("full [{}, {})", first, end);
     case PlanSegmentKind::bitmap:
-      return fmt::format("bitmap {} [{}, {})", segment.payload, first, end);
+      return fmt::format("bitmap {} [{}, {})", segment.data_index, first, end);
     case PlanSegmentKind::rows:
-      return fmt::format("rows {} [{}, {})", segment.payload, first, end);
+      return fmt::format("rows {} [{}, {})", segment.data_index, first, end);
     case PlanSegmentKind::columns:
-      return fmt::format("columns {} [{}, {})", segment.payload, first, end);
+      return fmt::format("columns {} [{}, {})", segment.data_index, first, end);
     case PlanSegmentKind::gather: {
-      const KvIndexList& list = plan.kv_index_lists[static_cast<std::size_t>(segment.payload)];
-      return fmt::format("gather {} ({} keys, {} full)", segment.payload, list.num_entries,
+      const KvIndexList& list = plan.kv_index_lists[static_cast<std::size_t>(segment.data_index)];
+      return fmt::format("gather {} ({} keys, {} full)", segment.data_index, list.num_entries,
                          list.num_full);
     }
     case PlanSegmentKind::permutation:
-      return fmt::format("order {}", segment.payload);
+      return fmt::format("order {}", segment.data_index);
     case PlanSegmentKind::closed_form:
       break;
   }

@@ -209,15 +209,15 @@ class WorkTileChecker {
     if (&segment != &plan_.segments[static_cast<std::size_t>(work_tile.first_segment)] ||
         segment != expected) {
       return wrong(fmt::format("expected kv permutation {} to be said first, got {}", order,
-                               segment.payload));
+                               segment.data_index));
     }
     kv_len_ = plan_.kv_permutations[static_cast<std::size_t>(order)].num_keys;
     return {};
   }
 
   Result<void> check_gather(const WorkTile& work_tile, const PlanSegment& segment) {
-    const auto payload = static_cast<std::size_t>(segment.payload);
-    const KvIndexList& list = plan_.kv_index_lists[payload];
+    const auto data_index = static_cast<std::size_t>(segment.data_index);
+    const KvIndexList& list = plan_.kv_index_lists[data_index];
     if (segment.first_tile != 0 || segment.step_first != 0 || segment.step_end != 0 ||
         segment.end_tile != ceil_div(list.num_entries, tile_.block_kv)) {
       return wrong(fmt::format("{} entries, but index tiles [{}, {})", list.num_entries,
@@ -225,9 +225,9 @@ class WorkTileChecker {
     }
     // Entries name keys of the tensors, whatever the order of the tiles.
     const std::pair checks{num_rows_, plan_.column_len(work_tile.batch)};
-    if (checked_for_[payload] != checks) {
-      FDMA_TRY_VOID(check_kv_index_list(plan_, segment.payload, checks.first, checks.second));
-      checked_for_[payload] = checks;
+    if (checked_for_[data_index] != checks) {
+      FDMA_TRY_VOID(check_kv_index_list(plan_, segment.data_index, checks.first, checks.second));
+      checked_for_[data_index] = checks;
     }
     has_list_ = true;
     walked_.gather_chunks += segment.end_tile;
@@ -236,22 +236,23 @@ class WorkTileChecker {
   }
 
   Result<void> check_segment(const WorkTile& work_tile, const PlanSegment& segment) {
-    const std::int64_t num_payloads[] = {1,
-                                         plan_.num_bitmaps(),
-                                         static_cast<std::int64_t>(panels_.size()),
-                                         static_cast<std::int64_t>(plan_.column_tables.size()),
-                                         static_cast<std::int64_t>(plan_.kv_index_lists.size()),
-                                         0,
-                                         static_cast<std::int64_t>(plan_.kv_permutations.size())};
+    const std::int64_t num_data_blocks[] = {
+        1,
+        plan_.num_bitmaps(),
+        static_cast<std::int64_t>(panels_.size()),
+        static_cast<std::int64_t>(plan_.column_tables.size()),
+        static_cast<std::int64_t>(plan_.kv_index_lists.size()),
+        0,
+        static_cast<std::int64_t>(plan_.kv_permutations.size())};
     const auto kind = static_cast<std::size_t>(segment.kind);
     if (plan_.is_backward() && segment.kind > PlanSegmentKind::columns) {
       return wrong(fmt::format("kind {} in a backward plan", kind));
     }
-    if (kind >= std::size(num_payloads) || segment.payload < 0 ||
-        segment.payload >= num_payloads[kind]) {
-      return wrong(fmt::format("kind {} payload {}", kind, segment.payload));
+    if (kind >= std::size(num_data_blocks) || segment.data_index < 0 ||
+        segment.data_index >= num_data_blocks[kind]) {
+      return wrong(fmt::format("kind {} payload {}", kind, segment.data_index));
     }
-    const auto payload = static_cast<std::size_t>(segment.payload);
+    const auto data_index = static_cast<std::size_t>(segment.data_index);
     if (segment.kind == PlanSegmentKind::permutation) return enter_order(work_tile, segment);
     if (has_list_) return wrong("comes after a kv index list");
     if (segment.kind == PlanSegmentKind::gather) return check_gather(work_tile, segment);
@@ -272,22 +273,22 @@ class WorkTileChecker {
         break;
       case PlanSegmentKind::bitmap:
         walked_.bitmap_tiles += end - first;
-        extent = bitmaps_[payload];
+        extent = bitmaps_[data_index];
         first_key = (end - 1) * tile_.block_kv;
         break;
       case PlanSegmentKind::rows:
         walked_.row_tiles += end - first;
-        extent = panels_[payload];
+        extent = panels_[data_index];
         if (extent.keys > (end - first) * tile_.block_kv) {
-          return wrong(fmt::format("row panel {} has {} keys in {} tiles", payload, extent.keys,
+          return wrong(fmt::format("row panel {} has {} keys in {} tiles", data_index, extent.keys,
                                    end - first));
         }
         break;
       case PlanSegmentKind::columns:
         walked_.column_tiles += end - first;
-        if (plan_.column_tables[payload] + kv_len_ + 1 >
+        if (plan_.column_tables[data_index] + kv_len_ + 1 >
             static_cast<std::int64_t>(plan_.column_offsets.size())) {
-          return wrong(fmt::format("column table {} has fewer than {} keys", payload, kv_len_));
+          return wrong(fmt::format("column table {} has fewer than {} keys", data_index, kv_len_));
         }
         break;
       case PlanSegmentKind::gather:
@@ -296,8 +297,9 @@ class WorkTileChecker {
         break;
     }
     if (extent.rows > num_rows_ || first_key + extent.keys > kv_len_) {
-      return wrong(fmt::format("payload {} has cells up to row {} and key {} of {} and {}", payload,
-                               extent.rows, first_key + extent.keys, num_rows_, kv_len_));
+      return wrong(fmt::format("payload {} has cells up to row {} and key {} of {} and {}",
+                               data_index, extent.rows, first_key + extent.keys, num_rows_,
+                               kv_len_));
     }
     return {};
   }

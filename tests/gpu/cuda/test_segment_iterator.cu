@@ -59,7 +59,7 @@ std::string compare_walks(const AttentionPlan& plan, std::int64_t& num_compared)
       return "item " + std::to_string(i) + ": another number of tiles";
     for (auto s = static_cast<std::size_t>(first_step[i]);
          s < static_cast<std::size_t>(first_step[i + 1]); ++s) {
-      if (got[s].kind != wanted[s].kind || got[s].payload != wanted[s].payload ||
+      if (got[s].kind != wanted[s].kind || got[s].data_index != wanted[s].data_index ||
           got[s].tile != wanted[s].tile || got[s].offset != wanted[s].offset)
         return "item " + std::to_string(i) + ": another tile at step " + std::to_string(s);
     }

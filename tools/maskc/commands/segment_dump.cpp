@@ -25,7 +25,7 @@ std::string_view kind_name(SegmentKind kind) {
 std::string segment_text(const TileSegment& segment, bool moves) {
   std::string text(kind_name(segment.kind));
   if (segment.kind == SegmentKind::bitmap || segment.kind == SegmentKind::rows) {
-    text += fmt::format(" {}", segment.payload);
+    text += fmt::format(" {}", segment.data_index);
   }
   text += fmt::format(" tiles [{}, {})", segment.first_tile, segment.end_tile);
   if (moves) text += fmt::format(" step ({:+}, {:+})", segment.step_first, segment.step_end);

@@ -76,7 +76,7 @@ bool write_array(std::string& page, const SegmentMask& mask, std::string_view na
     for (const TileSegment& segment : mask.segments) {
       for (const std::int32_t value :
            {segment.first_tile, segment.end_tile, segment.step_first, segment.step_end,
-            static_cast<std::int32_t>(segment.kind), segment.payload}) {
+            static_cast<std::int32_t>(segment.kind), segment.data_index}) {
         out.integer(value, 4);
       }
     }

@@ -15,7 +15,7 @@
 //     8 * (kv_len + 1) + 8 * (query intervals of all keys), every such partial segment becomes one
 //     columns segment instead.
 //  4. Tile rows r and r + row_period(block) join one run while each segment keeps its kind, its
-//     payload and the steps that the first two rows of the run set (greedily, from the top).
+//     data index and the steps that the first two rows of the run set (greedily, from the top).
 #pragma once
 
 #include <cstdint>
@@ -60,7 +60,7 @@ inline std::uint64_t read_bits(const std::uint64_t* words, std::int64_t begin, i
 }
 
 /// Finds equal bitmaps or panels: a hash table from 64-bit hashes to indices, open addressing.
-class PayloadIndex {
+class DataIndex {
  public:
   /// The first index stored under `hash` for which is_same(index) holds, or -1.
   template <class IsSame>
@@ -181,9 +181,9 @@ class SegmentBuilder {
   std::int32_t next_row_ = 0;
   std::vector<OpenRun> open_;  // by row % period_
   std::vector<OpenRun> closed_;
-  PayloadIndex bitmap_index_;
-  PayloadIndex panel_index_;
-  PayloadIndex seen_;  // hashes of the bitmaps of all partial tiles so far, stored or not
+  DataIndex bitmap_index_;
+  DataIndex panel_index_;
+  DataIndex seen_;  // hashes of the bitmaps of all partial tiles so far, stored or not
   // State of the current tile row:
   std::vector<TileSegment> row_segments_, moved_;
   std::vector<std::uint64_t> scratch_;  // bitmaps of the partial segment, tile after tile

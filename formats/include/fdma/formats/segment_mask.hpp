@@ -14,16 +14,17 @@ namespace fdma {
 /// How the cells of a segment are stored. Every cell outside the segments of a tile row is false.
 enum class SegmentKind : std::int32_t {
   full = 0,    ///< every existing cell of these tiles is true
-  bitmap = 1,  ///< each of these tiles has the cells of bitmap number `payload`
+  bitmap = 1,  ///< each of these tiles has the cells of bitmap number `data_index`
   rows =
-      2,  ///< row panel number `payload`: key intervals per query row, from the segment's first key
+      /// row panel number `data_index`: key intervals per query row, from the segment's first key
+  2,
   columns = 3,  ///< the mask's column table: query intervals per key, in absolute coordinates
 };
 
 /// Consecutive tiles of one kind, and how they move from one tile row of the run to the next.
 ///
 /// In tile row i of the run, the segment covers tiles [first_tile + i * step_first,
-/// end_tile + i * step_end), never empty. `payload` is the bitmap index (kind bitmap), the panel
+/// end_tile + i * step_end), never empty. `data_index` is the bitmap index (kind bitmap), the panel
 /// index (kind rows), or 0.
 struct TileSegment {
   std::int32_t first_tile;
@@ -31,7 +32,7 @@ struct TileSegment {
   std::int32_t step_first;
   std::int32_t step_end;
   SegmentKind kind;
-  std::int32_t payload;
+  std::int32_t data_index;
   friend bool operator==(const TileSegment&, const TileSegment&) = default;
 };
 
@@ -65,7 +66,7 @@ struct TileRun {
 /// Invariants  canonical (see segment_builder.hpp): equal cells and blocks give equal arrays
 ///             each tile row is in exactly one run; runs ascend by first_row
 ///             row_stride is row_period(block)
-///             adjacent segments differ in kind or payload
+///             adjacent segments differ in kind or data index
 ///             bits of cells that do not exist are 0
 ///             the intervals of a row or column ascend with gaps between
 /// Owner       owns its arrays (host)

@@ -42,15 +42,15 @@ Result<Direction> parse_direction(std::string_view name);
 /// transposed form: bitmaps of keys by queries, query intervals per key, key intervals per query.
 enum class PlanSegmentKind : std::int32_t {
   full = 0,     ///< every existing cell of these tiles is true: no mask is read
-  bitmap = 1,   ///< each tile has the cells of bitmap number `payload`
-  rows = 2,     ///< row panel number `payload`: key intervals per query row, from the first tile
-  columns = 3,  ///< column table number `payload`: query intervals per key, read by the kernel
-  gather = 4,   ///< kv index list number `payload`, in index tiles of tile.block_kv entries
+  bitmap = 1,   ///< each tile has the cells of bitmap number `data_index`
+  rows = 2,     ///< row panel number `data_index`: key intervals per query row, from the first tile
+  columns = 3,  ///< column table number `data_index`: query intervals per key, read by the kernel
+  gather = 4,   ///< kv index list number `data_index`, in index tiles of tile.block_kv entries
   /// the cells follow from the plan's closed form; only closed-form plans have it
   closed_form = 5,
   permutation = 6,  ///< no tiles: the other segments of the work tile count keys in kv
                     ///< permutation
-                    ///< number `payload`
+                    ///< number `data_index`
 };
 
 /// Consecutive tiles of one kind and how they move per step of their run. In the tile row that is i
@@ -65,7 +65,7 @@ struct PlanSegment {
   std::int32_t step_first;
   std::int32_t step_end;
   PlanSegmentKind kind;
-  std::int32_t payload;
+  std::int32_t data_index;
   friend bool operator==(const PlanSegment&, const PlanSegment&) = default;
 };
 
@@ -302,7 +302,7 @@ struct AttentionPlan {
     if (work_tile.num_segments == 0) return nullptr;
     const PlanSegment& first = segments[static_cast<std::size_t>(work_tile.first_segment)];
     return first.kind == PlanSegmentKind::permutation
-               ? &kv_permutations[static_cast<std::size_t>(first.payload)]
+               ? &kv_permutations[static_cast<std::size_t>(first.data_index)]
                : nullptr;
   }
   std::int64_t words_per_bitmap() const {

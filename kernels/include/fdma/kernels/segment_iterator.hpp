@@ -12,9 +12,9 @@ namespace fdma {
 /// One tile or index tile to visit.
 struct TileStep {
   PlanSegmentKind kind;
-  std::int32_t payload;  ///< index of the bitmap, row panel or kv index list
-  std::int32_t tile;     ///< key tile; kind gather: index tile of its list
-  std::int32_t offset;   ///< tiles since the first of the segment (kind rows: within the panel)
+  std::int32_t data_index;  ///< index of the bitmap, row panel or kv index list
+  std::int32_t tile;        ///< key tile; kind gather: index tile of its list
+  std::int32_t offset;      ///< tiles since the first of the segment (kind rows: within the panel)
 };
 
 /// Walks the segments of a work tile in their order, from its first tile on. A work tile of a split
@@ -49,7 +49,7 @@ class SegmentIterator {
       const std::int32_t first = segment_->first_tile + step_ * segment_->step_first;
       const std::int32_t end = segment_->end_tile + step_ * segment_->step_end;
       if (first + offset_ < end) {
-        out = {segment_->kind, segment_->payload, first + offset_, offset_};
+        out = {segment_->kind, segment_->data_index, first + offset_, offset_};
         ++offset_;
         return true;
       }
@@ -87,7 +87,7 @@ class EitherWayIterator {
       const std::int32_t end = segment_->end_tile + step_ * segment_->step_end;
       if (first + num_walked_ < end) {
         const std::int32_t offset = is_down ? end - first - 1 - num_walked_ : num_walked_;
-        out = {segment_->kind, segment_->payload, first + offset, offset};
+        out = {segment_->kind, segment_->data_index, first + offset, offset};
         ++num_walked_;
         return true;
       }

@@ -73,7 +73,7 @@ __device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkTi
     tiles += segment->end_tile - segment->first_tile +
              work_tile.step * (segment->step_end - segment->step_first);
   }
-  const int4 list = __ldcg(reinterpret_cast<const int4*>(p.gather.lists + last->payload));
+  const int4 list = __ldcg(reinterpret_cast<const int4*>(p.gather.lists + last->data_index));
   const std::uint64_t place =
       static_cast<std::uint32_t>(list.x) | std::uint64_t{static_cast<std::uint32_t>(list.y)} << 32;
   const int num_chunks = (list.z + kTileKeys - 1) / kTileKeys;

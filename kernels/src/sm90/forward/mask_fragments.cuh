@@ -306,13 +306,13 @@ __device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
   const int limit = min(place.kv_len - place.key_begin, kTileKeys);
   switch (step.kind) {
     case PlanSegmentKind::rows:
-      write_rows(slot, p.plan, step.payload, step.offset * kTileKeys, limit, lane);
+      write_rows(slot, p.plan, step.data_index, step.offset * kTileKeys, limit, lane);
       return;
     case PlanSegmentKind::columns:
-      write_columns<kQuads>(slot, p.plan, step.payload, place, lane);
+      write_columns<kQuads>(slot, p.plan, step.data_index, place, lane);
       return;
     case PlanSegmentKind::bitmap:
-      write_bitmap<kQuads>(slot, p.plan.bitmaps + std::int64_t{step.payload} * kWordQuads, limit,
+      write_bitmap<kQuads>(slot, p.plan.bitmaps + std::int64_t{step.data_index} * kWordQuads, limit,
                            lane);
       return;
     case PlanSegmentKind::closed_form: {

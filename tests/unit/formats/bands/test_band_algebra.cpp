@@ -116,7 +116,7 @@ SegmentMask uncanonical(std::mt19937& rng, const SegmentMask& mask) {
       TileSegment part = segment;
       if (part.kind == SegmentKind::full && !has_ragged_tiles && pick(rng, 0, 2) == 0) {
         part.kind = SegmentKind::bitmap;
-        part.payload = empty + 1;
+        part.data_index = empty + 1;
       }
       if (part.end_tile - part.first_tile > 1 && part.kind != SegmentKind::rows &&
           part.kind != SegmentKind::columns && pick(rng, 0, 2) == 0) {
@@ -135,7 +135,7 @@ SegmentMask uncanonical(std::mt19937& rng, const SegmentMask& mask) {
     std::vector<TileSegment> moved = a.segments;
     for (std::size_t i = 0; i < moved.size(); ++i) {
       const TileSegment& next = b.segments[i];
-      if (moved[i].kind != next.kind || moved[i].payload != next.payload) return false;
+      if (moved[i].kind != next.kind || moved[i].data_index != next.data_index) return false;
       const bool is_panel = moved[i].kind == SegmentKind::rows;
       moved[i].step_first = next.first_tile - moved[i].first_tile;
       moved[i].step_end = next.end_tile - moved[i].end_tile;

@@ -112,8 +112,8 @@ TEST(PlanSelection, ListsHaveRoomOneAfterTheOther) {
     const PlanSegment& segment =
         made.plan.segments[static_cast<std::size_t>(work_tile.first_segment)];
     EXPECT_EQ(segment.kind, PlanSegmentKind::gather);
-    const auto list = static_cast<std::size_t>(segment.payload);
-    EXPECT_EQ(segment.payload, work_tile.head / 4 * made.num_tiles + work_tile.q_tile);
+    const auto list = static_cast<std::size_t>(segment.data_index);
+    EXPECT_EQ(segment.data_index, work_tile.head / 4 * made.num_tiles + work_tile.q_tile);
     const std::int64_t room = made.first_entries[list + 1] - made.first_entries[list];
     EXPECT_GE(room, work_tile.num_entries);
     EXPECT_GE(segment.end_tile * 128, work_tile.num_entries);
@@ -131,7 +131,7 @@ TEST(PlanSelection, ScansReadOneIntervalAKey) {
     const PlanSegment& segment =
         made.plan.segments[static_cast<std::size_t>(work_tile.first_segment)];
     EXPECT_EQ(segment.kind, PlanSegmentKind::columns);
-    EXPECT_EQ(segment.payload, work_tile.head / 2);
+    EXPECT_EQ(segment.data_index, work_tile.head / 2);
     const std::int32_t last_query =
         std::min((work_tile.q_tile + 1) * made.plan.tile.block_q, 1000) - 1;
     EXPECT_EQ(segment.end_tile, last_query / 128 + 1);

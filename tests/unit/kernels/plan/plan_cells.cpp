@@ -123,9 +123,9 @@ class WorkTileCells {
 
   // Key-major: bit c * block_q + r; sm90: words of threads, each row for all heads of the tile.
   void visit_bitmap(const TileStep& step) {
-    if (step.payload < 0 || step.payload >= plan_.num_bitmaps())
-      return fail(fmt::format("no bitmap {}", step.payload));
-    const std::uint64_t* words = plan_.bitmaps.data() + step.payload * plan_.words_per_bitmap();
+    if (step.data_index < 0 || step.data_index >= plan_.num_bitmaps())
+      return fail(fmt::format("no bitmap {}", step.data_index));
+    const std::uint64_t* words = plan_.bitmaps.data() + step.data_index * plan_.words_per_bitmap();
     const auto is_set = [words](std::size_t bit) {
       return (words[bit / 64] >> (bit % 64) & 1) != 0;
     };
@@ -147,10 +147,10 @@ class WorkTileCells {
 
   // Intervals count keys from the first tile of the segment; this tile has its part of them.
   void visit_rows(const TileStep& step) {
-    const std::int64_t first = std::int64_t{step.payload} * tile_.block_q;
-    if (step.payload < 0 ||
+    const std::int64_t first = std::int64_t{step.data_index} * tile_.block_q;
+    if (step.data_index < 0 ||
         first + tile_.block_q >= static_cast<std::int64_t>(plan_.row_offsets.size()))
-      return fail(fmt::format("no row panel {}", step.payload));
+      return fail(fmt::format("no row panel {}", step.data_index));
     const std::int64_t panel_key = key_begin(step) - std::int64_t{step.offset} * tile_.block_kv;
     for (std::int64_t r = 0; r < tile_.block_q; ++r) {
       const auto row = static_cast<std::size_t>(first + r);
@@ -165,9 +165,10 @@ class WorkTileCells {
 
   // Query intervals are absolute; those that meet this query tile are the live keys.
   void visit_columns(const TileStep& step) {
-    if (step.payload < 0 || step.payload >= static_cast<std::int64_t>(plan_.column_tables.size()))
-      return fail(fmt::format("no column table {}", step.payload));
-    const std::int64_t table = plan_.column_tables[static_cast<std::size_t>(step.payload)];
+    if (step.data_index < 0 ||
+        step.data_index >= static_cast<std::int64_t>(plan_.column_tables.size()))
+      return fail(fmt::format("no column table {}", step.data_index));
+    const std::int64_t table = plan_.column_tables[static_cast<std::size_t>(step.data_index)];
     for (std::int64_t k = key_begin(step); k < key_end(step); ++k) {
       const auto entry = static_cast<std::size_t>(table + k);
       if (entry + 1 >= plan_.column_offsets.size()) return fail("a column table is too short");
@@ -182,14 +183,15 @@ class WorkTileCells {
   }
 
   void visit_chunk(const TileStep& step) {
-    if (step.payload < 0 || step.payload >= static_cast<std::int64_t>(plan_.kv_index_lists.size()))
-      return fail(fmt::format("no kv index list {}", step.payload));
-    const KvIndexList& list = plan_.kv_index_lists[static_cast<std::size_t>(step.payload)];
+    if (step.data_index < 0 ||
+        step.data_index >= static_cast<std::int64_t>(plan_.kv_index_lists.size()))
+      return fail(fmt::format("no kv index list {}", step.data_index));
+    const KvIndexList& list = plan_.kv_index_lists[static_cast<std::size_t>(step.data_index)];
     const std::int64_t begin = std::int64_t{step.tile} * tile_.block_kv;
     const std::int64_t end = std::min<std::int64_t>(begin + tile_.block_kv, list.num_entries);
     if (step.tile < 0 || begin >= end)
       return fail(
-          fmt::format("index tile {} of kv index list {} is empty", step.tile, step.payload));
+          fmt::format("index tile {} of kv index list {} is empty", step.tile, step.data_index));
     steps_.gather_entries += end - begin;
     for (std::int64_t i = begin; i < end; ++i) {
       const KvIndexEntry* entry = plan_.kv_index_entries.data() + list.first_entry + i;
@@ -235,7 +237,7 @@ bool is_walked_either_way(const AttentionPlan& plan, const WorkTile& work_tile,
     TileStep step{};
     for (std::size_t i = 0; i < steps.size(); ++i) {
       const TileStep& each = steps[is_down ? steps.size() - 1 - i : i];
-      if (!it.next(step, is_down) || step.kind != each.kind || step.payload != each.payload ||
+      if (!it.next(step, is_down) || step.kind != each.kind || step.data_index != each.data_index ||
           step.tile != each.tile || step.offset != each.offset) {
         return false;
       }

@@ -197,12 +197,12 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfSegments) {
        {"kind", [full](auto& p) { p.segments[full].kind = static_cast<PlanSegmentKind>(9); }},
        {"negative kind",
         [full](auto& p) { p.segments[full].kind = static_cast<PlanSegmentKind>(-1); }},
-       {"payload", [full](auto& p) { p.segments[full].payload = 1000; }},
-       {"negative payload", [full](auto& p) { p.segments[full].payload = -1; }},
+       {"payload", [full](auto& p) { p.segments[full].data_index = 1000; }},
+       {"negative payload", [full](auto& p) { p.segments[full].data_index = -1; }},
        {"a bitmap less", [](auto& p) { p.bitmaps.resize(p.bitmaps.size() - 1); }}});
 }
 
-// What a payload says about keys and rows that do not exist would be read beyond a tensor.
+// What a bitmap or panel says about keys and rows that do not exist would be read beyond a tensor.
 TEST(ValidatePlan, RejectsPayloadsBeyondTheLengths) {
   const Cells noise = testing::make_cells(
       40, 40, [](auto q, auto k) { return (q * 7 + k * k * 3 + q * k) % 5 < 2; });
@@ -312,7 +312,7 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfColumns) {
        {"the order's segment is not the first",
         [](auto& p) { std::swap(p.segments[0], p.segments[1]); }},
        {"the order's segment has tiles", [](auto& p) { p.segments[0].end_tile = 1; }},
-       {"another order", [](auto& p) { p.segments[0].payload = 1; }},
+       {"another order", [](auto& p) { p.segments[0].data_index = 1; }},
        {"counts.moved_keys", [](auto& p) { p.counts.moved_keys += 1; }}});
 }
 

@@ -172,7 +172,7 @@ TEST(MaskStatistics, MakesWhatIsNotCanonicalCanonicalRunByRun) {
     return static_cast<std::int32_t>(mask.num_bitmaps() - 1);
   };
   for (TileSegment& segment : mask.segments) {
-    if (segment.kind == SegmentKind::bitmap) segment.payload = copy(segment.payload);
+    if (segment.kind == SegmentKind::bitmap) segment.data_index = copy(segment.data_index);
   }
   ASSERT_NE(mask, *wanted);
   EXPECT_EQ(segment_from_segment(mask, mask.block), *wanted);
