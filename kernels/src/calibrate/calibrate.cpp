@@ -44,7 +44,7 @@ constexpr double kSecondsEach = 2;
 constexpr double kQuickSecondsEach = 0.8;
 constexpr std::size_t kQuickTiles = 2;
 /// Keys and values that exceed a core's own cache by this factor are L2 misses throughout.
-constexpr double kFarOverNear = 16;
+constexpr double kL2MissOverHit = 16;
 /// Query heads, and at least one for each thread, so that rows of one head are not neighbours in
 /// memory, as in real use.
 constexpr std::int32_t kMinHeads = 4;
@@ -172,17 +172,17 @@ constexpr std::size_t kKinds = 5;
 constexpr PlanSegmentKind kScanned[] = {PlanSegmentKind::bitmap, PlanSegmentKind::rows,
                                         PlanSegmentKind::columns};
 constexpr std::size_t kWorkTileUnknown = kKinds + std::size(kScanned);
-constexpr std::size_t kFarUnknown = kWorkTileUnknown + 1;
+constexpr std::size_t kL2MissUnknown = kWorkTileUnknown + 1;
 
 std::vector<double> amounts_of(const AttentionPlan& plan, const DeviceProfile& profile) {
   const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
   const ColumnDistance distance(plan, profile.near_bytes, profile.far_bytes);
   PlanWork total;
-  double far_columns = 0;
+  double l2_miss_columns = 0;
   for (const WorkTile& item : plan.work_tiles) {
     const PlanWork work = counter.of(item);
     const std::int64_t columns = columns_read(work, item, plan.mask_tile().block_kv);
-    far_columns += distance.of(columns) * static_cast<double>(columns);
+    l2_miss_columns += distance.of(columns) * static_cast<double>(columns);
     for (std::size_t kind = 0; kind < kKinds; ++kind) {
       total.steps[kind].tiles += work.steps[kind].tiles;
       total.steps[kind].cells += work.steps[kind].cells;
@@ -197,7 +197,7 @@ std::vector<double> amounts_of(const AttentionPlan& plan, const DeviceProfile& p
     amounts.push_back(static_cast<double>(total.of(kind).tiles));
   }
   amounts.push_back(static_cast<double>(plan.work_tiles.size()));
-  amounts.push_back(far_columns);
+  amounts.push_back(l2_miss_columns);
   return amounts;
 }
 
@@ -209,7 +209,7 @@ TileCosts costs_from(const std::vector<double>& fitted, BlockShape tile) {
                   {fitted[kKinds + 2], fitted[3]},
                   {0, fitted[4]},
                   fitted[kWorkTileUnknown],
-                  fitted[kFarUnknown]};
+                  fitted[kL2MissUnknown]};
   // Tiles can be so small that their masks are never stored in one of the forms. That form then
   // gets the costs of the form in which they are stored.
   const auto is_missing = [](const StepCosts& each) { return each.tile_us + each.compute_us <= 0; };
@@ -238,7 +238,7 @@ class Calibration {
     profile.is_provisional = false;
     profile.num_workers = num_threads_;
     profile.near_bytes = static_cast<double>(near_cache_bytes());
-    profile.far_bytes = kFarOverNear * profile.near_bytes;
+    profile.far_bytes = kL2MissOverHit * profile.near_bytes;
     profile.stripe_rows = cpu_stripe_rows();
     profile.skips_dead_keys = true;
     num_kernels_ = options_.directions.size() * options_.dtypes.size() * options_.head_dims.size();

@@ -21,7 +21,7 @@ namespace {
 constexpr std::int64_t kTileRows = 4;
 constexpr std::int64_t kLongKeys = 2048;
 /// Enough keys that keys and values of a few heads fit no core's own cache.
-constexpr std::int64_t kFarKeys = 8192;
+constexpr std::int64_t kL2MissKeys = 8192;
 /// In sparse masks one key in this many is live.
 constexpr std::int64_t kSparse = 16;
 
@@ -208,7 +208,7 @@ std::vector<CalibrationMask> calibration_masks(BlockShape tile) {
     masks.push_back({full_rows(tile, kTileRows, num_tiles * tile.block_kv)});
   }
   masks.push_back({full_rows(tile, kTileRows, kLongKeys)});
-  masks.push_back({full_rows(tile, kTileRows / 2, kFarKeys)});
+  masks.push_back({full_rows(tile, kTileRows / 2, kL2MissKeys)});
   masks.push_back({random_bitmaps(tile, 1, random)});
   masks.push_back({random_bitmaps(tile, kSparse, random)});
   masks.push_back({row_intervals(tile, false, random)});

@@ -83,15 +83,15 @@ std::vector<double> work_tile_times(const AttentionPlan& plan, const DeviceProfi
   item_us.reserve(work_tiles.size() / at_once);
   for (std::size_t first = 0; first < work_tiles.size(); first += at_once) {
     PlanWork group;
-    double far_us = 0;
+    double l2_miss_us = 0;
     for (std::size_t i = first; i < std::min(first + at_once, work_tiles.size()); ++i) {
       const PlanWork work = counter.of(work_tiles[i]);
       add(group, work);
       const std::int64_t columns = columns_read(work, work_tiles[i], plan.mask_tile().block_kv);
-      far_us += distance.of(columns) * static_cast<double>(columns) * costs.far_key_us;
+      l2_miss_us += distance.of(columns) * static_cast<double>(columns) * costs.far_key_us;
     }
     add(total, group);
-    item_us.push_back(work_us(group, costs, overlaps_masks) + far_us);
+    item_us.push_back(work_us(group, costs, overlaps_masks) + l2_miss_us);
   }
   return item_us;
 }

@@ -146,8 +146,9 @@ class ClosedFormRows {
     return {begin > bounds.begin ? begin : bounds.begin, end < bounds.end ? end : bounds.end};
   }
 
-  /// The keys of rows from q_begin on. is_valid is 0 if rows may have near keys, or if the rows are
-  /// of more than two documents. `first` and `last` are the documents of the first and last row.
+  /// The keys of rows from q_begin on. is_valid is 0 if rows may have keys that hit L2, or if the
+  /// rows are of more than two documents. `first` and `last` are the documents of the first and
+  /// last row.
   FDMA_HOST_DEVICE ClosedFormBand band(std::int32_t q_begin, std::int32_t first,
                                        std::int32_t last) const {
     ClosedFormBand band{};

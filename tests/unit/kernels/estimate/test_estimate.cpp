@@ -241,7 +241,7 @@ TEST(Estimate, TimeIsThatOfTheCosts) {
   EXPECT_DOUBLE_EQ(bound.masked.time_us, 1 + static_cast<double>(bound.masked.memory_bytes));
 }
 
-TEST(Estimate, KeysThatAreFarCostMore) {
+TEST(Estimate, KeysThatMissL2CostMore) {
   // 2 heads x 256 keys x 512 bytes: 256 KiB between two visits, halfway from 128 to 512 KiB.
   const Cells cells = make_cells(256, 256, [](std::int64_t, std::int64_t) { return true; });
   const MaskCase mask = case_of("full", cells, {128, 128});
