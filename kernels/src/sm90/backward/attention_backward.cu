@@ -43,7 +43,7 @@ struct Kernel {
   Launch launches[2];  // the second may be null
 };
 
-template <class T, bool kGeneral, bool kWorklist, int kDim>
+template <class T, bool kBiasKernel, bool kWorklist, int kDim>
 constexpr Kernel kernel() {
   constexpr int kStepQueries = sm90::BackwardLayout<kDim, kDim>::kStepQueries;
   constexpr auto kShifts = sm90::launch_backward<T, kDim, kDim, true, Gradients::shifts, kWorklist>;
@@ -51,19 +51,20 @@ constexpr Kernel kernel() {
     return {kDim,
             kStepQueries,
             kShifts,
-            {sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::values, kWorklist>,
-             sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::keys, kWorklist>}};
+            {sm90::launch_backward<T, kDim, kDim, kBiasKernel, Gradients::values, kWorklist>,
+             sm90::launch_backward<T, kDim, kDim, kBiasKernel, Gradients::keys, kWorklist>}};
   } else {
-    return {kDim,
-            kStepQueries,
-            kShifts,
-            {sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::all, kWorklist>, nullptr}};
+    return {
+        kDim,
+        kStepQueries,
+        kShifts,
+        {sm90::launch_backward<T, kDim, kDim, kBiasKernel, Gradients::all, kWorklist>, nullptr}};
   }
 }
 
-template <class T, bool kGeneral, bool kWorklist>
+template <class T, bool kBiasKernel, bool kWorklist>
 constexpr Kernel kKernels[] = {
-#define FDMA_SM90_BACKWARD(dim) kernel<T, kGeneral, kWorklist, dim>(),
+#define FDMA_SM90_BACKWARD(dim) kernel<T, kBiasKernel, kWorklist, dim>(),
 #include "sm90/instances.def"
 };
 
@@ -74,10 +75,10 @@ static_assert(std::equal(std::begin(sm90::kBackwardDims), std::end(sm90::kBackwa
                          [](int dim, const Kernel& each) { return dim == each.dim; }));
 
 template <class T>
-const Kernel& kernel_for(int dim, bool is_general, bool has_worklist) {
-  const auto& kernels = has_worklist
-                            ? (is_general ? kKernels<T, true, true> : kKernels<T, false, true>)
-                            : (is_general ? kKernels<T, true, false> : kKernels<T, false, false>);
+const Kernel& kernel_for(int dim, bool needs_bias_kernel, bool has_worklist) {
+  const auto& kernels =
+      has_worklist ? (needs_bias_kernel ? kKernels<T, true, true> : kKernels<T, false, true>)
+                   : (needs_bias_kernel ? kKernels<T, true, false> : kKernels<T, false, false>);
   return *std::find_if(std::begin(kernels), std::end(kernels) - 1,
                        [&](const Kernel& each) { return each.dim == dim; });
 }
@@ -228,9 +229,9 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
   const AttentionShape& shape = plan.shape;
   const int num_units = num_units_of(plan, worklist);
   const int dim = sm90::backward_dim(shape);
-  const bool is_general = call.key_bias != nullptr || !(call.scale_log2 > 0.0f) ||
-                          (params.dq_semaphores != nullptr && dim > sm90::kMaxBulkDim);
-  const Kernel& kernel = kernel_for<T>(dim, is_general, worklist != nullptr);
+  const bool needs_bias_kernel = call.key_bias != nullptr || !(call.scale_log2 > 0.0f) ||
+                                 (params.dq_semaphores != nullptr && dim > sm90::kMaxBulkDim);
+  const Kernel& kernel = kernel_for<T>(dim, needs_bias_kernel, worklist != nullptr);
   if (num_units > 0) {
     FDMA_TRY_VOID(set_inputs(tensors, call, shape.group_size(), kernel.step_queries, params));
   }

@@ -38,7 +38,7 @@ namespace fdma::sm90 {
 inline constexpr int kComputeThreads = 2 * kWarpgroupThreads;
 
 /// Computes tile groups until there are none. Called by all threads of one of two warpgroups.
-template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kWorklist>
+template <class T, int kDimQk, int kDimV, bool kBiasKernel, Gradients kGradients, bool kWorklist>
 __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std::uint32_t base,
                                                     int group) {
   using Layout = LayoutFor<kGradients, kDimQk, kDimV>;
@@ -51,7 +51,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
   constexpr bool kHasValues = kGradients == Gradients::all || kGradients == Gradients::values;
   constexpr bool kAlternates = Layout::kAlternates;
   constexpr int kHeld = kHeldSteps<Layout, kWorklist>;        // k16 steps of K in registers
-  constexpr bool kPacksLate = kSplitsRows || kGeneral;        // packs P late: registers are few
+  constexpr bool kPacksLate = kSplitsRows || kBiasKernel;     // packs P late: registers are few
   constexpr int kSumParts = (kSumColumns<kDimQk> + 63) / 64;  // number of parts of dQ
   constexpr int kPartColumns = kSumColumns<kDimQk> / kSumParts;
   using ScoreProduct = ptx::product<T, kQueries>;
@@ -240,7 +240,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
                                    p.worklist.dk_accum, dk, p.scale, keys, first_accum_row,
                                    p.head_dim, lane);
     }
-    if constexpr (kGeneral && kHasKeys) {
+    if constexpr (kBiasKernel && kHasKeys) {
       const float2 sums = load_pair(bias_sums());
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -268,7 +268,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
     for (float& x : dk) x = 0.0f;
 #pragma unroll
     for (float& x : dv) x = 0.0f;
-    if constexpr (kGeneral) store_pair(bias_sums(), 0.0f, 0.0f);
+    if constexpr (kBiasKernel) store_pair(bias_sums(), 0.0f, 0.0f);
     if constexpr (kWorklist) hand_on_keys();
     ptx::mbarrier_wait(base + Layout::kKFull, phases & 1, "compute: K full");
     if constexpr (!kWorklist) {
@@ -350,14 +350,14 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
       ptx::wgmma_wait<kHasScores ? 1 : 0>();
       ptx::pin_registers(s);
       [[maybe_unused]] float bias[2] = {0.0f, 0.0f};
-      if constexpr (kGeneral && kWorklist) {
+      if constexpr (kBiasKernel && kWorklist) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           bias[i] = __int_as_float(load_word(base + Layout::kBiases +
                                              tile_groups.stage() * Layout::kBiasBytes +
                                              4 * (key_row() + 8 * i)));
         }
-      } else if constexpr (kGeneral) {
+      } else if constexpr (kBiasKernel) {
         if (p.key_bias != nullptr) {
           constexpr float kLog2E = 1.44269504088896340736f;
           const uint4 tile_group = tile_group_at(stage);
@@ -373,7 +373,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
       }
       // With a scale of any sign, cells can be masked only after the exponential, which costs a
       // little more.
-      if (!kGeneral && step.y != 0) apply_fragments<kQueries / 2>(s, word0, word1, -INFINITY);
+      if (!kBiasKernel && step.y != 0) apply_fragments<kQueries / 2>(s, word0, word1, -INFINITY);
       const std::uint32_t lse =
           base + Layout::kLse + stage * Layout::kRowBytes + lane_now() % 4 * 8;
 #pragma unroll
@@ -383,7 +383,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
         for (int i = 0; i < 2; ++i) {
           float& a = s[4 * j + 2 * i];
           float& b = s[4 * j + 2 * i + 1];
-          if constexpr (kGeneral) {
+          if constexpr (kBiasKernel) {
             a = fmaf(a, p.scale_log2, bias[i] - base_of.x);
             b = fmaf(b, p.scale_log2, bias[i] - base_of.y);
           } else {
@@ -394,7 +394,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
           b = ptx::exp2_approx(b);
         }
       }
-      if (kGeneral && step.y != 0) apply_fragments<kQueries / 2>(s, word0, word1, 0.0f);
+      if (kBiasKernel && step.y != 0) apply_fragments<kQueries / 2>(s, word0, word1, 0.0f);
       std::uint32_t probabilities[kQueries / 16][4], scores[kQueries / 16][4];
       if constexpr (kHasValues && (!kPacksLate || !kHasKeys)) {
 #pragma unroll
@@ -427,14 +427,14 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
             }
             const float a = s[2 * at] * (dp[2 * at] - delta.x),
                         b = s[2 * at + 1] * (dp[2 * at + 1] - delta.y);
-            if constexpr (kGeneral) {
+            if constexpr (kBiasKernel) {
               bias_sum[i] += a;
               bias_sum[i] += b;
             }
             scores[at / 4][at % 4] = ptx::pack<T>(a, b);
           }
         }
-        if constexpr (kGeneral) {
+        if constexpr (kBiasKernel) {
           const float2 before = load_pair(bias_sums());
           store_pair(bias_sums(), before.x + bias_sum[0], before.y + bias_sum[1]);
         }
@@ -493,7 +493,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
           ptx::wgmma_wait<1>();
           ptx::pin_registers(dq);
           if constexpr (!kAlternates) release(base + Layout::kOEmpty + 8 * stage);
-          if constexpr (kGeneral && !Layout::kAddsInBulk) wait_for_dq_semaphore(stage);
+          if constexpr (kBiasKernel && !Layout::kAddsInBulk) wait_for_dq_semaphore(stage);
 #pragma unroll
           for (int part = 0; part < kSumParts; ++part) {
             if (part > 0) {
@@ -518,7 +518,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
           }
           if constexpr (Layout::kAddsInBulk) {
             add_sums(step);
-          } else if constexpr (kGeneral) {
+          } else if constexpr (kBiasKernel) {
             give_dq_position(stage);
           }
         }
@@ -560,7 +560,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
         store_gradient_rows<T, kDimV>(p.dv, batch * p.dv.batch_stride + kv_head * p.dv.head_stride,
                                       dv, 1.0f, key, kv_len, 0, p.head_dim_v, lane);
       }
-      if constexpr (kGeneral && kHasKeys) {
+      if constexpr (kBiasKernel && kHasKeys) {
         const float2 sums = load_pair(bias_sums());
 #pragma unroll
         for (int i = 0; i < 2; ++i) {

@@ -11,7 +11,7 @@
 
 namespace fdma::sm90 {
 
-template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kWorklist>
+template <class T, int kDimQk, int kDimV, bool kBiasKernel, Gradients kGradients, bool kWorklist>
 __global__ void __launch_bounds__(kForwardThreads, 1)
     backward_kernel(const __grid_constant__ BackwardParams p) {
   using Layout = LayoutFor<kGradients, kDimQk, kDimV>;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     // registers.
     if (warp == kLoadWarp) {
       if (lane == 0) {
-        TileGroupLoader<Layout, kGeneral, kWorklist, kHasZeroFill<Layout, kGradients>>(p, base)
+        TileGroupLoader<Layout, kBiasKernel, kWorklist, kHasZeroFill<Layout, kGradients>>(p, base)
             .run();
       }
     } else if (warp == kHelperWarp) {
@@ -73,17 +73,17 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     }
   } else {
     ptx::take_registers<kBackwardComputeRegisters<kGradients, Layout, kWorklist>>();
-    compute_tile_groups<T, kDimQk, kDimV, kGeneral, kGradients, kWorklist>(
+    compute_tile_groups<T, kDimQk, kDimV, kBiasKernel, kGradients, kWorklist>(
         p, base, ptx::warp_index() / 4 - 1);
   }
 }
 
-template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kWorklist>
+template <class T, int kDimQk, int kDimV, bool kBiasKernel, Gradients kGradients, bool kWorklist>
 cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream) {
   using Layout = BackwardLayout<kDimQk, kDimV>;
   constexpr int kBytes =
       kHasZeroFill<Layout, kGradients> ? Layout::kBytesWithZeroFill : Layout::kBytes;
-  const auto kernel = backward_kernel<T, kDimQk, kDimV, kGeneral, kGradients, kWorklist>;
+  const auto kernel = backward_kernel<T, kDimQk, kDimV, kBiasKernel, kGradients, kWorklist>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;

@@ -58,13 +58,13 @@ template <class T>
 cudaError_t store_query_gradients(const QueryParams& params, cudaStream_t stream);
 
 /// Launches the kernel for element type T, head_dim up to kDimQk and head_dim_v up to kDimV;
-/// columns beyond the tensors' are zeros. The bias kernel (kGeneral) takes a key bias and any
+/// columns beyond the tensors' are zeros. The bias kernel (kBiasKernel) takes a key bias and any
 /// scale, and above kMaxBulkDim the accumulation order of a deterministic call. The other one is
 /// faster.
 ///
 /// Gradients::shifts exists only for the bias kernel. With kWorklist the kernel runs over worklist
 /// keys (BackwardParams::lists) in place of the work tiles of a plan.
-template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients,
+template <class T, int kDimQk, int kDimV, bool kBiasKernel, Gradients kGradients,
           bool kWorklist = false>
 cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream);
 

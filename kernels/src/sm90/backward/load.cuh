@@ -411,7 +411,7 @@ __device__ __forceinline__ void run_helper_warp(const BackwardParams& p, std::ui
 }
 
 /// Loads what each broadcast tile group needs. One thread.
-template <class Layout, bool kGeneral, bool kWorklist, bool kZeroFill>
+template <class Layout, bool kBiasKernel, bool kWorklist, bool kZeroFill>
 class TileGroupLoader {
  public:
   __device__ __forceinline__ TileGroupLoader(const BackwardParams& params, std::uint32_t base)
@@ -442,7 +442,7 @@ class TileGroupLoader {
                                  kRank = BroadcastTileAt::kNumHeads;
 
   __device__ __forceinline__ bool adds_in_order() const {
-    return (Layout::kAddsInBulk || kGeneral) && p.dq_semaphores != nullptr;
+    return (Layout::kAddsInBulk || kBiasKernel) && p.dq_semaphores != nullptr;
   }
   __device__ __forceinline__ bool tells_dq_positions() const {
     return Layout::kAddsInBulk && adds_in_order();

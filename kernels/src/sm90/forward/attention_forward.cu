@@ -35,38 +35,39 @@ struct Kernel {
   cudaError_t (*launch)(const ForwardParams&, int, cudaStream_t);
 };
 
-template <class T, bool kGeneral, bool kGather, int kDimQk, int kDimV>
+template <class T, bool kBiasKernel, bool kGather, int kDimQk, int kDimV>
 constexpr Kernel kernel() {
   return {kDimQk, kDimV, sm90::ForwardLayout<kDimQk, kDimV>::kStepKeys,
-          sm90::launch_forward<T, kDimQk, kDimV, kGeneral, kGather>};
+          sm90::launch_forward<T, kDimQk, kDimV, kBiasKernel, kGather>};
 }
 
-template <class T, bool kGeneral>
+template <class T, bool kBiasKernel>
 constexpr Kernel kKernels[] = {
-#define FDMA_SM90_FORWARD(dim_qk, dim_v) kernel<T, kGeneral, false, dim_qk, dim_v>(),
+#define FDMA_SM90_FORWARD(dim_qk, dim_v) kernel<T, kBiasKernel, false, dim_qk, dim_v>(),
 #include "sm90/instances.def"
 };
 
 // Only up to kMaxGatherDim, because more threads leave fewer registers to each.
-template <class T, bool kGeneral>
+template <class T, bool kBiasKernel>
 constexpr Kernel kGatherKernels[] = {
-#define FDMA_SM90_GATHER(dim_qk, dim_v) kernel<T, kGeneral, true, dim_qk, dim_v>(),
+#define FDMA_SM90_GATHER(dim_qk, dim_v) kernel<T, kBiasKernel, true, dim_qk, dim_v>(),
 #include "sm90/instances.def"
 };
 
 template <class T>
-std::span<const Kernel> kernels_for(bool is_general, bool is_gathering) {
+std::span<const Kernel> kernels_for(bool needs_bias_kernel, bool is_gathering) {
   if (is_gathering) {
-    return is_general ? std::span<const Kernel>(kGatherKernels<T, true>) : kGatherKernels<T, false>;
+    return needs_bias_kernel ? std::span<const Kernel>(kGatherKernels<T, true>)
+                             : kGatherKernels<T, false>;
   }
-  return is_general ? std::span<const Kernel>(kKernels<T, true>) : kKernels<T, false>;
+  return needs_bias_kernel ? std::span<const Kernel>(kKernels<T, true>) : kKernels<T, false>;
 }
 
-// `is_general`: the call has a key bias, or a scale that is not positive.
-const Kernel& kernel_for(const AttentionShape& shape, bool is_general, bool is_gathering) {
+// `needs_bias_kernel`: the call has a key bias, or a scale that is not positive.
+const Kernel& kernel_for(const AttentionShape& shape, bool needs_bias_kernel, bool is_gathering) {
   const auto kernels = shape.q_dtype == DType::bfloat16
-                           ? kernels_for<__nv_bfloat16>(is_general, is_gathering)
-                           : kernels_for<__half>(is_general, is_gathering);
+                           ? kernels_for<__nv_bfloat16>(needs_bias_kernel, is_gathering)
+                           : kernels_for<__half>(needs_bias_kernel, is_gathering);
   return *std::find_if(kernels.begin(), kernels.end() - 1, [&](const Kernel& each) {
     return shape.head_dim <= each.dim_qk && shape.head_dim_v <= each.dim_v;
   });

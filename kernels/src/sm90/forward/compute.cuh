@@ -155,19 +155,19 @@ __device__ __forceinline__ void write_lse(const ForwardParams& p, const Broadcas
 
 /// True iff a last step of up to 32 or up to 64 keys computes scores of only so many keys. ptxas
 /// has registers for such steps only in these kernels (otherwise C7511).
-template <class T, int kDimV, bool kGeneral, bool kGather>
+template <class T, int kDimV, bool kBiasKernel, bool kGather>
 inline constexpr bool kHasNarrowSteps = kGather && (std::is_same_v<T, __nv_bfloat16> &&
-                                                    (kDimV == 128 || (kDimV == 64 && kGeneral)));
+                                                    (kDimV == 128 || (kDimV == 64 && kBiasKernel)));
 
 /// Number of groups of four exponentials of a step that are computed before the wait for the
 /// product of the step before. The values are measured. Without them ptxas puts all exponentials
 /// after the wait, and with too many the registers run out. A step of 128 columns is a tenth faster
 /// with 6 than with 0.
-template <int kDimQk, bool kGeneral, bool kGather>
+template <int kDimQk, bool kBiasKernel, bool kGather>
 FDMA_HOST_DEVICE constexpr int first_quads() {
   if (kDimQk == 64) return 1;
-  if (kDimQk == 96) return kGather ? 2 : kGeneral ? 1 : 3;
-  if (kDimQk == 128) return kGather ? 1 : kGeneral ? 7 : 6;
+  if (kDimQk == 96) return kGather ? 2 : kBiasKernel ? 1 : 3;
+  if (kDimQk == 128) return kGather ? 1 : kBiasKernel ? 7 : 6;
   return kDimQk == 192 ? 3 : 2;
 }
 
@@ -187,14 +187,14 @@ __device__ __forceinline__ float (&first_of(float (&registers)[kCount]))[kUsed] 
 /// tile's first step are issued with the last product of this work tile, whose output is written
 /// while they are computed. The product is issued first, so its output is ready before the scores.
 /// Where biases are terms of the scores, the scores are issued first, which is faster there.
-template <class T, int kDimQk, int kDimV, bool kGeneral, bool kGather>
+template <class T, int kDimQk, int kDimV, bool kBiasKernel, bool kGather>
 __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32_t base, int group,
                                              int thread) {
   using Layout = ForwardLayout<kDimQk, kDimV>;
-  constexpr bool kTerms = kHasBiasTerms<T, kGeneral, kGather>;
+  constexpr bool kTerms = kHasBiasTerms<T, kBiasKernel, kGather>;
   constexpr int kStepKeys = Layout::kStepKeys, kSteps = Layout::kSteps;
   using OutProduct = ptx::product<T, kDimV>;
-  constexpr bool kHasNarrow = kHasNarrowSteps<T, kDimV, kGeneral, kGather>;
+  constexpr bool kHasNarrow = kHasNarrowSteps<T, kDimV, kBiasKernel, kGather>;
   constexpr bool kOverlaps = Layout::kOverlapsWorkTiles, kOutFirst = kOverlaps && !kTerms;
   constexpr Keys<kStepKeys> kAllKeys;
   constexpr int kStages = Layout::kStages;
@@ -348,7 +348,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
                  : "r"(base + Layout::kIsMasked + 4 * stage_of(step))
                  : "memory");
     is_masked = flag != 0;
-    if (!kGeneral && !is_masked) return;
+    if (!kBiasKernel && !is_masked) return;
     ptx::mbarrier_wait(base + Layout::kMaskFull + 8 * slots.stage, slots.phase,
                        "compute: mask full");
     asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
@@ -356,7 +356,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
                  : "r"(base + Layout::kMask + slots.stage * Layout::kMaskBytes +
                        (group * kWarpgroupThreads + own_thread()) * 8)
                  : "memory");
-    if constexpr (!kGeneral) release_mask();
+    if constexpr (!kBiasKernel) release_mask();
   };
   const auto read_mask_early = [&] {
     if constexpr (kTerms) read_mask();
@@ -364,13 +364,13 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   const auto read_mask_late = [&] {
     if constexpr (!kTerms) read_mask();
   };
-  const float scale = kTerms ? fabsf(p.scale_log2) : kGeneral ? 1.0f : p.scale_log2;
+  const float scale = kTerms ? fabsf(p.scale_log2) : kBiasKernel ? 1.0f : p.scale_log2;
   // Adds biases to finished scores and applies the mask.
   const auto finish_scores = [&](auto keys) {
     auto& scores = first_of<decltype(keys)::value / 2>(s);
     if constexpr (kTerms) {
       release_mask();
-    } else if constexpr (kGeneral) {
+    } else if constexpr (kBiasKernel) {
       scale_and_bias(scores, p.scale_log2,
                      base + Layout::kBias + slots.stage * Layout::kBiasBytes +
                          step % kSteps * (kStepKeys * 4) + ptx::opaque(lane) % 4 * 8);
@@ -436,7 +436,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     release_k();
     finish_scores(keys);
     constexpr int kNumKeys = decltype(keys)::value;
-    constexpr int kFirst = first_quads<kDimQk, kGeneral, kGather>();
+    constexpr int kFirst = first_quads<kDimQk, kBiasKernel, kGather>();
     weigh<T, kFirst, kNumKeys == kStepKeys>(first_of<kNumKeys / 2>(s), state, scale, probabilities,
                                             out, static_cast<int>(base), [&] {
                                               ptx::wgmma_wait<0>();

@@ -17,21 +17,22 @@ namespace fdma::sm90 {
 
 /// Registers of each kind of thread: kLoad of the first warpgroup, kCompute of the computing ones;
 /// 384 threads.
-template <bool kGeneral, bool kGather>
+template <bool kBiasKernel, bool kGather>
 struct Registers {
   static constexpr int kLoad = 72, kCompute = 216, kRows = 0;
 };
 /// The same for gathering kernels, with kRows for the threads that copy rows; 512 threads.
-template <bool kGeneral>
-struct Registers<kGeneral, true> {
-  static constexpr int kLoad = kGeneral ? 88 : 72, kCompute = kGeneral ? 192 : 200, kRows = 40;
+template <bool kBiasKernel>
+struct Registers<kBiasKernel, true> {
+  static constexpr int kLoad = kBiasKernel ? 88 : 72, kCompute = kBiasKernel ? 192 : 200,
+                       kRows = 40;
 };
 
-template <class T, int kDimQk, int kDimV, bool kGeneral, bool kGather>
+template <class T, int kDimQk, int kDimV, bool kBiasKernel, bool kGather>
 __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : kForwardThreads, 1)
     forward_kernel(const __grid_constant__ ForwardParams p) {
   using Layout = ForwardLayout<kDimQk, kDimV>;
-  using Count = Registers<kGeneral, kGather>;
+  using Count = Registers<kBiasKernel, kGather>;
   static_assert(Count::kLoad + 2 * Count::kCompute + Count::kRows <= (kGather ? 512 : 504),
                 "65536 registers");
   // Additional arrivals for a step: by the warps that gather, or on their behalf by the thread that
@@ -40,7 +41,7 @@ __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : k
   extern __shared__ std::uint8_t memory[];
   const std::uint32_t base = (ptx::shared_address(memory) + Layout::kAlignment - 1) &
                              ~static_cast<std::uint32_t>(Layout::kAlignment - 1);
-  constexpr bool kTerms = kHasBiasTerms<T, kGeneral, kGather>;
+  constexpr bool kTerms = kHasBiasTerms<T, kBiasKernel, kGather>;
   if constexpr (kTerms) {
     for (int i = static_cast<int>(threadIdx.x) * 16; i < Layout::kTermBytes;
          i += static_cast<int>(blockDim.x) * 16) {
@@ -84,25 +85,25 @@ __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : k
     ptx::give_registers<Count::kLoad>();
     const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
     if (warp < kMaskWarps) {
-      make_masks<Layout, kGeneral, kGather, kTerms>(p, base, warp, lane);
+      make_masks<Layout, kBiasKernel, kGather, kTerms>(p, base, warp, lane);
     } else if (warp == kMaskWarps) {
-      if (lane == 0) load_tiles<Layout, kGeneral, kGather>(p, base);
+      if (lane == 0) load_tiles<Layout, kBiasKernel, kGather>(p, base);
     } else if constexpr (Layout::kQBuffers == 2) {
       if (lane == 0) store_tiles<Layout>(p, base);
     }
   } else {
     ptx::take_registers<Count::kCompute>();
-    compute_rows<T, kDimQk, kDimV, kGeneral, kGather>(p, base, ptx::warp_index() / 4 - 1,
-                                                      ptx::thread_index() % kWarpgroupThreads);
+    compute_rows<T, kDimQk, kDimV, kBiasKernel, kGather>(p, base, ptx::warp_index() / 4 - 1,
+                                                         ptx::thread_index() % kWarpgroupThreads);
   }
 }
 
-template <class T, int kDimQk, int kDimV, bool kGeneral, bool kGather>
+template <class T, int kDimQk, int kDimV, bool kBiasKernel, bool kGather>
 cudaError_t launch_forward(const ForwardParams& params, int num_blocks, cudaStream_t stream) {
   using Layout = ForwardLayout<kDimQk, kDimV>;
   constexpr int kBytes =
-      kHasBiasTerms<T, kGeneral, kGather> ? Layout::kBytesWithTerms : Layout::kBytes;
-  const auto kernel = forward_kernel<T, kDimQk, kDimV, kGeneral, kGather>;
+      kHasBiasTerms<T, kBiasKernel, kGather> ? Layout::kBytesWithTerms : Layout::kBytes;
+  const auto kernel = forward_kernel<T, kDimQk, kDimV, kBiasKernel, kGather>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;

@@ -197,7 +197,7 @@ __device__ __forceinline__ void store_work_tile(std::uint32_t slot,
 
 /// Takes work tiles until there are none, broadcasts each and loads its tiles in the order in which
 /// they are needed: K of a step, then V of the step before, across work tiles. One thread.
-template <class Layout, bool kGeneral, bool kGather>
+template <class Layout, bool kBiasKernel, bool kGather>
 __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t base) {
   ptx::Ring<Layout::kStages> k_ring, v_ring;
   ptx::Ring<Layout::kQBuffers> q_ring;
@@ -381,7 +381,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
                                : kNoTail,
                    is_permuted ? &p.permuted_v : &p.v};
       }
-      if (kGeneral || is_masked) mask_warp = next_mask_warp(mask_warp);
+      if (kBiasKernel || is_masked) mask_warp = next_mask_warp(mask_warp);
     }
   }
   if (!is_first) load_pending();
@@ -445,7 +445,7 @@ __device__ __forceinline__ void negate_queries(std::uint32_t base, int stage, st
 
 /// Makes the mask fragments of every second tile that needs them, in the bias kernel also its
 /// biases. One of two warps.
-template <class Layout, bool kGeneral, bool kGather, bool kTerms>
+template <class Layout, bool kBiasKernel, bool kGather, bool kTerms>
 __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t base,
                                            int mask_warp, int lane) {
   ptx::Ring<Layout::kMaskSlots> slots;
@@ -473,7 +473,7 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
       if (!is_gathered) walk.next(step, place);
       const bool is_masked =
           is_gathered ? gathered.is_masked(index_tile) : needs_fragments(step, place);
-      const bool has_slot = kGeneral || is_masked;
+      const bool has_slot = kBiasKernel || is_masked;
       const bool is_own = has_slot && turn == mask_warp;
       if (is_own) {
         const std::uint32_t slot = base + Layout::kMask + slots.stage * Layout::kMaskBytes;
@@ -483,7 +483,7 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
             base + (kTerms ? Layout::kTerms + slots.stage * Layout::kTermBytes
                            : Layout::kBias + slots.stage * Layout::kBiasBytes);
         // Where registers are few, values derived from the lane are not kept between tiles.
-        const int own_lane = kGeneral || kGather ? ptx::opaque(lane) : lane;
+        const int own_lane = kBiasKernel || kGather ? ptx::opaque(lane) : lane;
         if constexpr (kTerms) {
           // Scores use the absolute value of the scale. A work tile's first mask is waited for
           // before its first product.
@@ -493,15 +493,15 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
           }
         }
         if (is_gathered) {
-          write_index_tile<kGeneral, kTerms>(slot, biases, p, work_tile_slot,
-                                             work_tile_slot + Layout::kWorkTileGather, index_tile,
-                                             is_masked, own_lane);
+          write_index_tile<kBiasKernel, kTerms>(slot, biases, p, work_tile_slot,
+                                                work_tile_slot + Layout::kWorkTileGather,
+                                                index_tile, is_masked, own_lane);
         } else {
           if (is_masked) {
             write_mask<4, kGather>(slot, p, work_tile_slot, work_tile_slot + Layout::kWorkTileBand,
                                    step, place, own_lane);
           }
-          if constexpr (kGeneral) {
+          if constexpr (kBiasKernel) {
             write_biases<kTerms>(biases, p, read_work_tile(work_tile_slot), place,
                                  kGather ? own_lane : lane);
           }
