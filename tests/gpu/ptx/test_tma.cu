@@ -1,4 +1,4 @@
-// Copies by the copy engine against their definition: swizzled boxes in and out of strided tensors,
+// Copies by TMA against their definition: swizzled boxes in and out of strided tensors,
 // with edges; bulk loads, stores and reductions.
 #include <cuda_bf16.h>
 

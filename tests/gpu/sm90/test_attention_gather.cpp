@@ -341,7 +341,7 @@ TEST(GatherOnGpu, TakesListsThatAreMadeOnTheDevice) {
   EXPECT_EQ(check_device_lists(mask, choice, 0), "");
 }
 
-// Scattered keys, and a run of them that the copy engine takes.
+// Scattered keys, and a run of them that TMA takes.
 TEST(GatherOnGpu, TakesIndexTilesOfOtherLists) {
   FDMA_SKIP_WITHOUT_HOPPER();
   const auto cells = [](auto q, auto k) {

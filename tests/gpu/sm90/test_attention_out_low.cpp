@@ -46,7 +46,7 @@ MaskCase band(std::int64_t q_len, std::int64_t kv_len) {
       {128, 128});
 }
 
-// Tiles that the copy engine stores and those that threads do, rows past lengths, packed heads.
+// Tiles that TMA stores and those that threads do, rows past lengths, packed heads.
 TEST(OutLowOnGpu, IsWhatRoundingTook) {
   FDMA_SKIP_WITHOUT_HOPPER();
   int i = 0;

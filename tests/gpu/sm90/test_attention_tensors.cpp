@@ -182,7 +182,7 @@ TEST_F(AttentionTensorsOnGpu, PlansOfTheCpuAreNotUploaded) {
   EXPECT_THAT(result.error().message, HasSubstr("cpu"));
 }
 
-// Heads of one KV tensor by stride 0, as an expanded tensor has them: the copy engine takes strides
+// Heads of one KV tensor by stride 0, as an expanded tensor has them: TMA takes strides
 // that are not 0 only, so it is an error that says so or a right result, never a wrong one.
 TEST_F(AttentionTensorsOnGpu, RepeatedByStrideZeroAreRightOrRejected) {
   BackendAttentionCase test_case(fixture_, mask_, {2, 4, 2}, with_bias());
