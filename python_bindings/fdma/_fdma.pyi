@@ -1143,7 +1143,7 @@ def estimate_plan(
     profile: DeviceProfile,
     *,
     deterministic: bool = False,
-    sums_keys: bool = False,
+    corrects_delta: bool = False,
 ) -> dict[str, object]:
     """
     The predicted time of this plan, of its direction: what `estimate` says as `masked`.

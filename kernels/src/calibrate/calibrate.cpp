@@ -143,7 +143,7 @@ struct Workload {
   Result<void> call(const AttentionOptions& options) {
     if (!plan.is_backward()) return attention_forward(plan, tensors.views(), options);
     BackwardOptions backward_options;
-    backward_options.row_sums = RowSums::output;
+    backward_options.delta_source = DeltaSource::output;
     backward_options.num_threads = options.num_threads;
     backward_options.is_cancelled = options.is_cancelled;
     return attention_backward(plan, backward, backward_options);

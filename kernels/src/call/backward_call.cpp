@@ -64,8 +64,9 @@ Result<void> set_bias_gradient(BackwardCall& call, const AttentionShape& shape,
   return {};
 }
 
-bool sums_keys(RowSums row_sums, const BackwardCall& call, const AttentionShape& shape) {
-  if (row_sums != RowSums::automatic) return row_sums == RowSums::keys;
+bool corrects_delta(DeltaSource delta_source, const BackwardCall& call,
+                    const AttentionShape& shape) {
+  if (delta_source != DeltaSource::automatic) return delta_source == DeltaSource::corrected;
   if (shape.out_dtype == DType::float32) return false;
   const std::int64_t num_rows = shape.batch * shape.heads_q * shape.max_q_len();
   if (call.out_low.data != nullptr) return num_rows <= kVeryFewQueries;
@@ -105,7 +106,7 @@ Result<BackwardCall> checked_backward_call(Direction direction, const AttentionS
   FDMA_TRY(call.dk, checked_gradient(tensors.dk, expected_k("dk", shape, shape.k_dtype), device));
   FDMA_TRY(call.dv, checked_gradient(tensors.dv, expected_v("dv", shape, shape.v_dtype), device));
   FDMA_TRY_VOID(set_bias_gradient(call, shape, tensors.dkey_bias, device));
-  call.sums_keys = sums_keys(options.row_sums, call, shape);
+  call.corrects_delta = corrects_delta(options.delta_source, call, shape);
   return call;
 }
 

@@ -17,8 +17,8 @@ struct BackwardCall : AttentionCall {
   std::int64_t dlse_batch_stride = 0, dlse_head_stride = 0, dlse_row_stride = 0;
   float* dkey_bias = nullptr;  ///< or null
   std::int64_t dbias_batch_stride = 0, dbias_head_stride = 0;
-  float scale = 0;         ///< softmax scale
-  bool sums_keys = false;  ///< RowSums::keys
+  float scale = 0;              ///< softmax scale
+  bool corrects_delta = false;  ///< DeltaSource::corrected
 };
 
 /// Returns the call, or what is wrong with its tensors, as checked_call does; `direction` is the

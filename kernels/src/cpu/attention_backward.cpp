@@ -1,6 +1,6 @@
 // attention_backward on the CPU, in three steps: values common to all keys of a row, then groups of
-// key tiles in the order of the plan, then dq in its own type. With RowSums::keys the groups are
-// walked twice; the first walk sums dS along rows, for the correction of D.
+// key tiles in the order of the plan, then dq in its own type. With DeltaSource::corrected the
+// groups are walked twice; the first walk sums dS along rows, for the correction of D.
 //
 // A group is the work tiles of a KV head's query heads at one key tile. One thread runs it, so
 // gradients of k, v and bias belong to that thread alone. Gradients of q are sums over key tiles,
@@ -68,7 +68,7 @@ BackwardRun::BackwardRun(const BackwardCall& call, const AttentionPlan& of_plan)
   const std::size_t num_rows = row_index(shape.batch, 0, 0);
   exponent.resize(num_rows);
   shift.resize(num_rows);
-  if (sums_keys) missing.resize(num_rows);
+  if (corrects_delta) missing.resize(num_rows);
   if (dq.dtype == DType::float32) return;
   const std::int64_t head_dim = shape.head_dim;
   dq_memory.resize(num_rows * static_cast<std::size_t>(head_dim));
@@ -194,7 +194,7 @@ void run_all(BackwardRun& run, const BackwardOptions& options) {
                            : closed_form_work_tiles(*run.plan, run.elements);
   const std::vector<WorkTile>& work_tiles =
       run.elements.empty() ? run.plan->work_tiles : of_closed_forms;
-  if (run.sums_keys) {
+  if (run.corrects_delta) {
     run_pass(run, work_tiles, true, options);
     for_each_query_block(run, [&](auto batch, auto head, auto begin, auto end) {
       add_missing(run, batch, head, begin, end);

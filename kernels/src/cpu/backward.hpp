@@ -76,8 +76,8 @@ class DqTickets {
 ///
 /// Shapes      exponent, shift [batch, heads_q, max q_len]: lse in powers of two (+inf where it is
 ///             -inf, so that weights become 0) and D; missing the same or empty: the correction of
-///             D, with RowSums::keys; dq_sum float32: the tensor dq itself if it is float32,
-///             otherwise memory of this call
+///             D, with DeltaSource::corrected; dq_sum float32: the tensor dq itself if it is
+///             float32, otherwise memory of this call
 struct BackwardRun : BackwardCall {
   BackwardRun(const BackwardCall& call, const AttentionPlan& plan);
 
@@ -147,7 +147,7 @@ struct BackwardWorkspace : BackwardArrays {
 };
 
 /// Computes exponent and shift of queries [begin, end), and clears their dq accumulators. With
-/// RowSums::keys shift is D of `out` until add_missing.
+/// DeltaSource::corrected shift is D of `out` until add_missing.
 void prepare_rows(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
                   std::int64_t end);
 

@@ -403,7 +403,7 @@ void prepare_rows_here(BackwardRun& run, std::int64_t batch, std::int64_t head, 
       load_row(row_address(run.out_low, batch, row, head), run.out.dtype, head_dim_v, out_low);
       run.shift[at] += dot_of(out_low, dout, head_dim_v);
     }
-    if (!run.sums_keys) take_dlse(run, batch, head, row);
+    if (!run.corrects_delta) take_dlse(run, batch, head, row);
     std::fill_n(writable_row(run.dq_sum, batch, row, head),
                 static_cast<std::size_t>(run.plan->shape.head_dim), 0.0F);
   }

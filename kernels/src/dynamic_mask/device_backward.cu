@@ -223,7 +223,8 @@ Result<void> DeviceBackward::attend_to_worklist(const BackwardTensors& tensors,
   }
   FDMA_TRY_VOID(make_kv_worklist_on_device(call, stream));
   BackwardOptions chosen = options;
-  if (chosen.row_sums == fdma::RowSums::automatic) chosen.row_sums = fdma::RowSums::output;
+  if (chosen.delta_source == fdma::DeltaSource::automatic)
+    chosen.delta_source = fdma::DeltaSource::output;
   return sm90::attention_backward_with_worklist(plan_, tensors, base + places.attention, stream,
                                                 chosen, worklist);
 }

@@ -146,7 +146,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
 }
 
 // Sums of a value over earlier threads, and over all threads. A block of kRowThreads threads.
-struct RowSums {
+struct DeltaSource {
   __device__ int before(int value) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -186,7 +186,7 @@ static __global__ void __launch_bounds__(kRowThreads)
       sum += static_cast<int>(here[i]);
     }
   }
-  RowSums sums{warps};
+  DeltaSource sums{warps};
   call.bin_begins[row * kBins + bin] = sums.before(sum);
   if (bin == 0) call.num_worklist_entries[row] = min(sums.all, call.num_tiles * kWorklistTile);
   for (int i = bin; i < call.num_segments; i += kRowThreads) {

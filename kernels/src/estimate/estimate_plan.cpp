@@ -115,8 +115,8 @@ double query_us(const AttentionPlan& plan, const DeviceProfile& profile) {
 
 /// Additional costs as shares of the time of the work tiles, measured on an H200
 /// (docs/performance.md). Deterministic order costs up to 15 % there, depending on the mask of the
-/// mask suite. On a CPU the order is always the same, and a pass over the keys is 2 of the 5
-/// products.
+/// mask suite. On a CPU the order is always the same, and a correction pass over the keys is 2 of
+/// the 5 products.
 double extra_us(const AttentionPlan& plan, const DeviceProfile& profile,
                 const BackwardExtras& extras, double makespan_us) {
   constexpr double kDqPositions = 0.04;
@@ -127,7 +127,7 @@ double extra_us(const AttentionPlan& plan, const DeviceProfile& profile,
   const bool is_cpu = profile.backend == Backend::cpu;
   double share = 0;
   if (extras.is_deterministic && !is_cpu) share += kDqPositions;
-  if (extras.sums_keys) {
+  if (extras.corrects_delta) {
     const bool is_wide = head_dim_of_costs(plan.shape, plan.direction, profile.backend) > 128;
     share += is_cpu ? kKeyPassOnCpu : is_wide ? kWideKeyPass : kKeyPass;
   }

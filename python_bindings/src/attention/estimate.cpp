@@ -205,11 +205,11 @@ nb::dict estimate_mask(const BlockMask& mask, const DeviceProfile& profile, std:
 }
 
 nb::dict predict_plan(const AttentionPlan& plan, const DeviceProfile& profile, bool deterministic,
-                      bool sums_keys) {
+                      bool corrects_delta) {
   PlanEstimate predicted;
   {
     const nb::gil_scoped_release released;
-    predicted = value_or_throw(estimate_plan(plan, profile, {deterministic, sums_keys}));
+    predicted = value_or_throw(estimate_plan(plan, profile, {deterministic, corrects_delta}));
   }
   return time_dict(predicted);
 }
@@ -258,13 +258,14 @@ void bind_estimate(nb::module_& module) {
               "= 'automatic', workers: int = 0, count_all: bool = False) -> dict[str, "
               "object]"),
       "What `fdma-maskc estimate --json` says of this mask, its member `mask` apart.");
-  module.def("estimate_plan", &predict_plan, nb::arg("plan"), nb::arg("profile"), nb::kw_only(),
-             nb::arg("deterministic") = false, nb::arg("sums_keys") = false,
-             nb::sig("def estimate_plan(plan: AttentionPlan, profile: DeviceProfile, *, "
-                     "deterministic: bool = False, sums_keys: bool = False) -> dict[str, object]"),
-             "The predicted time of this plan, of its direction: what `estimate` says as "
-             "`masked`.\n\nBackward with deterministic gradients, or with a pass over the keys "
-             "for the sums\nof rows, where asked for.");
+  module.def(
+      "estimate_plan", &predict_plan, nb::arg("plan"), nb::arg("profile"), nb::kw_only(),
+      nb::arg("deterministic") = false, nb::arg("corrects_delta") = false,
+      nb::sig("def estimate_plan(plan: AttentionPlan, profile: DeviceProfile, *, "
+              "deterministic: bool = False, corrects_delta: bool = False) -> dict[str, object]"),
+      "The predicted time of this plan, of its direction: what `estimate` says as "
+      "`masked`.\n\nBackward with deterministic gradients, or with a pass over the keys "
+      "for the sums\nof rows, where asked for.");
 }
 
 }  // namespace fdma::python

@@ -142,7 +142,7 @@ TEST(AttentionSanitized, RowSumsOfKeysAndOutLow) {
     choice.head_dim = head_dim;
     testing::BackwardChoice backward;
     backward.deterministic = head_dim == 64;
-    EXPECT_EQ(testing::row_sums_error(fixture, choice, backward), "") << head_dim;
+    EXPECT_EQ(testing::delta_error(fixture, choice, backward), "") << head_dim;
   }
 }
 

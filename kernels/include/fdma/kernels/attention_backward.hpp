@@ -8,7 +8,7 @@
 // rounded, and so was P where it was multiplied by v. With 16 bits D is off by some 0.1 %, the same
 // for all keys of a row. The error shows in dkey_bias, which keeps every other digit. It shows in
 // dq and dk, for which dS is rounded too, only where rows are few. out_low, the low half of O,
-// gives back what out lost for one more read. RowSums says how D is computed without it.
+// gives back what out lost for one more read. DeltaSource says how D is computed without it.
 #pragma once
 
 #include <atomic>
@@ -57,7 +57,7 @@ struct BackwardTensors {
 };
 
 /// How a backward call computes D.
-enum class RowSums : std::uint8_t {
+enum class DeltaSource : std::uint8_t {
   /// For 16-bit out: `keys` where dkey_bias is wanted or queries are few (kFewQueries); where
   /// out_low is given, `keys` only where queries are very few (kVeryFewQueries). Otherwise
   /// `output`.
@@ -65,7 +65,7 @@ enum class RowSums : std::uint8_t {
   output,  ///< rowsum(dout * (out + out_low)); out_low counts as 0 where it is absent
   /// The exact delta: D of `output` plus the sum of P * (dout v^T - D) along each row, exact to
   /// float32. The correction pass walks all keys once more (2 of 5 matrix products).
-  keys,
+  corrected,
 };
 
 /// Rows of all query heads up to which the correction pass costs no time worth mentioning.
@@ -78,7 +78,7 @@ struct BackwardOptions {
   float softmax_scale = 0;
   /// The same bits every run: dq is summed in the accumulation order of the plan. Always so on CPU.
   bool deterministic = false;
-  RowSums row_sums = RowSums::automatic;
+  DeltaSource delta_source = DeltaSource::automatic;
   /// CPU threads; 0: all that the process may use. The result does not depend on their number.
   int num_threads = 0;
   /// If given, counts finished work tiles while the call runs.
@@ -99,9 +99,10 @@ struct BackwardOptions {
 ///             written
 /// Cost        6 * head_dim + 4 * head_dim_v FLOP a visited cell, 2.5 times those of forward; full
 ///             tiles read no mask, empty ones are not visited
-///             RowSums::keys: 2 * (head_dim + head_dim_v) FLOP more
-///             memory: two float32 for each row of a query head (three with RowSums::keys),
-///             head_dim more where dq is not float32, and plan.worker_bytes a thread
+///             DeltaSource::corrected: 2 * (head_dim + head_dim_v) FLOP more
+///             memory: two float32 for each row of a query head (three with
+///             DeltaSource::corrected), head_dim more where dq is not float32, and
+///             plan.worker_bytes a thread
 Result<void> attention_backward(const AttentionPlan& plan, const BackwardTensors& tensors,
                                 const BackwardOptions& options = {});
 

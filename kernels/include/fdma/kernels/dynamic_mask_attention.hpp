@@ -190,8 +190,8 @@ class DynamicMaskAttention {
 
   /// The gradients of a call with the same tensors and the same selection. A selection has no
   /// gradient; the scores that it adds to logits have one. On a GPU it runs in the order of
-  /// `stream`, without waiting; a graph may capture it. On a GPU RowSums::automatic means `output`,
-  /// which is as good with out_low. Without out_low `keys` would cost half of the time
+  /// `stream`, without waiting; a graph may capture it. On a GPU DeltaSource::automatic means
+  /// `output`, which is as good with out_low. Without out_low `keys` would cost half of the time
   /// again, too much for the last digits of gradients of scores.
   ///
   /// Shapes      workspace: backward_workspace_bytes(options) of device memory, 256-aligned, that

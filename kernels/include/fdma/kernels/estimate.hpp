@@ -76,7 +76,8 @@ struct PlanEstimate {
 /// Options of a backward call that its plan does not hold (BackwardOptions).
 struct BackwardExtras {
   bool is_deterministic = false;  ///< on a GPU, sums of dq wait for the dQ semaphore
-  bool sums_keys = false;         ///< RowSums::keys: a correction pass over the keys first
+  /// DeltaSource::corrected: a correction pass over the keys first
+  bool corrects_delta = false;
 };
 
 /// Predicts the time of `plan` on a device, for the direction of the plan.

@@ -4,9 +4,9 @@
 //
 // Over worklist keys, kernels before and after these handle the gradients that the main kernel does
 // not write (key_gradients.hpp). The main kernel zeroes most accumulators itself where KV heads
-// have tile groups for all multiprocessors (ZeroFill). With RowSums::keys two more kernels follow
-// the first: an instance of the main kernel that sums rows of dS (the correction pass of the exact
-// delta), and one that adds the sums to D.
+// have tile groups for all multiprocessors (ZeroFill). With DeltaSource::corrected two more kernels
+// follow the first: an instance of the main kernel that sums rows of dS (the correction pass of the
+// exact delta), and one that adds the sums to D.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -150,7 +150,7 @@ QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
   queries.dlse_batch_stride = call.dlse_batch_stride;
   queries.dlse_head_stride = call.dlse_head_stride;
   queries.dlse_row_stride = call.dlse_row_stride;
-  queries.sums_keys = call.sums_keys;
+  queries.corrects_delta = call.corrects_delta;
   queries.next_tile_groups = params.next_tile_group;
   queries.dq_semaphores = params.dq_semaphores;
   queries.dq = rows_view(call.dq);
@@ -196,7 +196,7 @@ int num_units_of(const DevicePlan::Impl& plan, const sm90::BackwardWorklist* wor
 // their counters.
 Result<void> set_zeros(const sm90::ZeroFill& zero_fill, const BackwardCall& call, int dim,
                        BackwardParams& params, Stream stream) {
-  if (zero_fill.counters == nullptr || params.dq_semaphores != nullptr || call.sums_keys ||
+  if (zero_fill.counters == nullptr || params.dq_semaphores != nullptr || call.corrects_delta ||
       dim > sm90::kMaxBulkDim || params.places.padded_q_len == 0) {
     return {};
   }
@@ -288,7 +288,7 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
     }
   }
   const int num_blocks = std::min(plan.num_multiprocessors, num_units);
-  if (call.sums_keys && has_queries && num_units > 0) {
+  if (call.corrects_delta && has_queries && num_units > 0) {
     FDMA_TRY_VOID(launch_shifts(kernel, params, num_blocks, queries, stream));
   }
   for (const auto launch_kernel : kernel.launches) {

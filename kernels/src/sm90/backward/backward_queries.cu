@@ -156,8 +156,8 @@ __global__ void __launch_bounds__(PrepareLayout<kDim>::kThreads, PrepareLayout<k
     const std::int64_t at = p.places.first_row(batch, head) + row;
     const bool is_dead = lse == -INFINITY;
     p.places.lse_log2[at] = is_dead ? INFINITY : lse * kLog2E;
-    p.places.deltas[at] = is_dead ? 0.0f : p.sums_keys ? delta : delta - dlse;
-    if (p.sums_keys) {
+    p.places.deltas[at] = is_dead ? 0.0f : p.corrects_delta ? delta : delta - dlse;
+    if (p.corrects_delta) {
       reinterpret_cast<float2*>(p.places.missing)[at] = make_float2(is_dead ? 0.0f : -dlse, 0.0f);
     }
     if (p.dq_semaphores != nullptr && row % kSumRows == 0) {

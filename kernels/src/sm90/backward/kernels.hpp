@@ -25,7 +25,8 @@ struct QueryParams {
   std::int64_t lse_batch_stride, lse_head_stride, lse_row_stride;
   const float* dlse;  ///< or null: zeros
   std::int64_t dlse_batch_stride, dlse_head_stride, dlse_row_stride;
-  bool sums_keys;                  ///< RowSums::keys: deltas without dlse, until add_missing
+  /// DeltaSource::corrected: deltas without dlse, until add_missing
+  bool corrects_delta;
   std::int32_t* next_tile_groups;  ///< kNumCounters counters, set to 0
   /// Set to 0, or null: two counters for each 64 rows, and after them two for each 64 rows for the
   /// shifts.

@@ -29,7 +29,7 @@ struct RowsView {
 struct QueryPlaces {
   float* lse_log2;  ///< [batch * heads_q, padded_q_len]: +inf for rows without keys or past the end
   float* deltas;    ///< the same: D
-  /// The same, two values per row: the correction of D, with RowSums::keys
+  /// The same, two values per row: the correction of D, with DeltaSource::corrected
   float* missing;
   float* dq_accum;  ///< [batch * heads_q, padded_q_len / 64] tiles of 64 x kDim, below
   std::int32_t heads_q;

@@ -296,8 +296,8 @@ std::string check_backward_case(BackendFixture& fixture, const MaskCase& mask,
   return wrong.empty() ? "" : wrong + where;
 }
 
-std::string row_sums_error(BackendFixture& fixture, CaseChoice choice,
-                           const BackwardChoice& backward) {
+std::string delta_error(BackendFixture& fixture, CaseChoice choice,
+                        const BackwardChoice& backward) {
   const MaskCase mask = case_of(
       "band", make_cells(290, 350, [](auto q, auto k) { return k <= q + 60 && q - k < 150; }),
       {128, 128});
@@ -305,15 +305,16 @@ std::string row_sums_error(BackendFixture& fixture, CaseChoice choice,
   BackendBackwardCase test_case(fixture, mask, {2, 4, 2}, choice, backward);
   // Of 580 rows of about normal P dP: rounded to 16 bits out leaves some 0.001 of each.
   constexpr double kExact = 1e-3;
-  for (const RowSums row_sums : {RowSums::output, RowSums::keys, RowSums::automatic}) {
+  for (const DeltaSource delta_source :
+       {DeltaSource::output, DeltaSource::corrected, DeltaSource::automatic}) {
     BackwardOptions options = test_case.options();
-    options.row_sums = row_sums;
+    options.delta_source = delta_source;
     if (const auto ran = test_case.run(options); !ran) return ran.error().message;
     const bool is_exact = test_case.surplus() < kExact;
-    if (is_exact == (row_sums == RowSums::output))
-      return fmt::format("row sums {}: surplus {}", static_cast<int>(row_sums),
+    if (is_exact == (delta_source == DeltaSource::output))
+      return fmt::format("row sums {}: surplus {}", static_cast<int>(delta_source),
                          test_case.surplus());
-    if (row_sums == RowSums::output) continue;
+    if (delta_source == DeltaSource::output) continue;
     if (std::string wrong = test_case.check(); !wrong.empty()) return wrong;
   }
   // Weights that are all the same are not rounded where they are multiplied by v: out and
@@ -323,7 +324,7 @@ std::string row_sums_error(BackendFixture& fixture, CaseChoice choice,
     choice.wants_out_low = has_out_low;
     BackendBackwardCase even(fixture, mask, {2, 4, 2}, choice, backward);
     BackwardOptions options = even.options();
-    options.row_sums = RowSums::output;
+    options.delta_source = DeltaSource::output;
     if (const auto ran = even.run(options); !ran) return ran.error().message;
     if ((even.surplus() < kExact) != has_out_low)
       return fmt::format("{} residual: surplus {}", has_out_low ? "with" : "without",

@@ -88,8 +88,9 @@ std::string check_backward_case(BackendFixture& fixture, const MaskCase& mask,
                                 const CaseHeads& heads, const CaseChoice& choice,
                                 const BackwardChoice& backward = {}, PlanCounts* counts = nullptr);
 
-/// What is wrong with what RowSums says, tried with a bias and 16-bit tensors; empty if nothing.
-std::string row_sums_error(BackendFixture& fixture, CaseChoice choice,
-                           const BackwardChoice& backward = {});
+/// What is wrong with what DeltaSource says, tried with a bias and 16-bit tensors; empty if
+/// nothing.
+std::string delta_error(BackendFixture& fixture, CaseChoice choice,
+                        const BackwardChoice& backward = {});
 
 }  // namespace fdma::testing

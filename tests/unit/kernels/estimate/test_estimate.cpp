@@ -419,7 +419,7 @@ TEST(Estimate, BackwardCallsTakeLongerInOrderOrWithAPassOverTheKeys) {
     EXPECT_GE(found.time_us, found.schedule.makespan_us + found.extra_us);
     return std::pair(found.time_us, found.extra_us / found.schedule.makespan_us);
   };
-  const BackwardExtras in_order{.is_deterministic = true}, by_keys{.sums_keys = true};
+  const BackwardExtras in_order{.is_deterministic = true}, by_keys{.corrects_delta = true};
   for (const char* device : {"h200", "cpu"}) {
     const auto plain = time_us(device, Direction::backward, 64, {});
     EXPECT_EQ(plain.second, 0);
