@@ -41,11 +41,11 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int num_threads) {
 /// Register reallocation (setmaxnreg). All warps of a warpgroup call it; kRegisters is a multiple
 /// of 8. It needs __launch_bounds__(threads, 1).
 template <int kRegisters>
-__device__ __forceinline__ void take_registers() {
+__device__ __forceinline__ void increase_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 template <int kRegisters>
-__device__ __forceinline__ void give_registers() {
+__device__ __forceinline__ void decrease_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 

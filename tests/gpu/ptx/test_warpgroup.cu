@@ -93,9 +93,9 @@ __global__ void __launch_bounds__(384, 1) take_turns(std::uint64_t* out) {
   if (threadIdx.x == 0) number = 0;
   __syncthreads();
   if (group == 0) {
-    ptx::give_registers<40>();
+    ptx::decrease_registers<40>();
   } else {
-    ptx::take_registers<232>();
+    ptx::increase_registers<232>();
     if (group == 2) ptx::named_barrier_arrive(1, 256);  // the first group goes first
     for (int turn = 0; turn < 5; ++turn) {
       ptx::named_barrier_sync(group, 256);

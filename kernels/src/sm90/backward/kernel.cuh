@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
   }
   __syncthreads();
   if (ptx::warp_index() < 4) {
-    ptx::give_registers<kBackwardLoadRegisters<kGradients, Layout, kWorklist>>();
+    ptx::decrease_registers<kBackwardLoadRegisters<kGradients, Layout, kWorklist>>();
     const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
     // The loading thread comes first in the source: then ptxas keeps its counters in uniform
     // registers.
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
       make_tile_group_masks<Layout>(p, base, warp);
     }
   } else {
-    ptx::take_registers<kBackwardComputeRegisters<kGradients, Layout, kWorklist>>();
+    ptx::increase_registers<kBackwardComputeRegisters<kGradients, Layout, kWorklist>>();
     compute_tile_groups<T, kDimQk, kDimV, kBiasKernel, kGradients, kWorklist>(
         p, base, ptx::warp_index() / 4 - 1);
   }

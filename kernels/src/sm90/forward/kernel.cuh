@@ -76,13 +76,13 @@ __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : k
   // In this order of the roles ptxas has registers for all products (otherwise C7511).
   if constexpr (kGather) {
     if (ptx::warp_index() >= kForwardThreads / kWarpSize) {
-      ptx::give_registers<Count::kRows>();
+      ptx::decrease_registers<Count::kRows>();
       gather_rows<Layout>(p, base, ptx::thread_index() % kGatherThreads);
       return;
     }
   }
   if (ptx::warp_index() < 4) {
-    ptx::give_registers<Count::kLoad>();
+    ptx::decrease_registers<Count::kLoad>();
     const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
     if (warp < kMaskWarps) {
       make_masks<Layout, kBiasKernel, kGather, kTerms>(p, base, warp, lane);
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : k
       if (lane == 0) store_tiles<Layout>(p, base);
     }
   } else {
-    ptx::take_registers<Count::kCompute>();
+    ptx::increase_registers<Count::kCompute>();
     compute_rows<T, kDimQk, kDimV, kBiasKernel, kGather>(p, base, ptx::warp_index() / 4 - 1,
                                                          ptx::thread_index() % kWarpgroupThreads);
   }
