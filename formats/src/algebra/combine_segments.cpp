@@ -69,7 +69,7 @@ TileClass class_of(const LayerTile& tile) {
 // One or two layers that cover the result exactly, so that a full tile is full whatever its edges.
 class BooleanFunction final : public TileFunction {
  public:
-  BooleanFunction(TruthTable table, const UniformParts& a, const UniformParts& b)
+  BooleanFunction(TruthTable table, const UniformRuns& a, const UniformRuns& b)
       : table_(table),
         a_(a),
         b_(b),
@@ -81,7 +81,7 @@ class BooleanFunction final : public TileFunction {
                     tiles.size() == 1 ? TileClass::empty : class_of(tiles[1]));
   }
   void evaluate(std::span<const LayerTile> tiles, std::uint64_t* words) override {
-    const auto bitmap = [](const UniformParts& parts, const LayerTile& tile,
+    const auto bitmap = [](const UniformRuns& parts, const LayerTile& tile,
                            std::vector<std::uint64_t>& scratch) {
       return tile.source < kFirstPartial ? nullptr : parts.bitmap_of(tile.source, scratch.data());
     };
@@ -93,7 +93,7 @@ class BooleanFunction final : public TileFunction {
 
  private:
   const TruthTable table_;
-  const UniformParts &a_, &b_;
+  const UniformRuns &a_, &b_;
   std::vector<std::uint64_t> scratch_a_, scratch_b_;
 };
 
@@ -222,7 +222,7 @@ SegmentMask combine_with_table(TruthTable table, const SegmentMask& a, const Seg
 
 // A mask without a column table, or its complement.
 SegmentMask from_one_layer(TruthTable table, const SegmentMask& mask) {
-  UniformParts parts(mask);
+  UniformRuns parts(mask);
   const TileLayer layers[] = {{&parts}};
   BooleanFunction function(table, parts, parts);
   return combine_layers(mask.q_len, mask.kv_len, mask.block, layers, function);
@@ -235,7 +235,7 @@ SegmentMask combine_segments(const SegmentMask& a, const SegmentMask& b, SetOper
   if (!a.column_offsets.empty() || !b.column_offsets.empty()) {
     return combine_with_table(table, a, b);
   }
-  UniformParts parts_a(a), parts_b(b);
+  UniformRuns parts_a(a), parts_b(b);
   const TileLayer layers[] = {{&parts_a}, {&parts_b}};
   BooleanFunction function(table, parts_a, parts_b);
   return combine_layers(a.q_len, a.kv_len, a.block, layers, function);

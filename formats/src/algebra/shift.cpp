@@ -33,7 +33,7 @@ std::vector<Offset> offsets_of(std::int64_t distance, std::int64_t side) {
 
 class ShiftFunction final : public TileFunction {
  public:
-  explicit ShiftFunction(const UniformParts& parts)
+  explicit ShiftFunction(const UniformRuns& parts)
       : parts_(parts), scratch_(static_cast<std::size_t>(parts.mask().words_per_bitmap())) {}
 
   /// Adds the next layer, in order.
@@ -82,7 +82,7 @@ class ShiftFunction final : public TileFunction {
     std::int64_t rows;
     std::int64_t keys;
   };
-  const UniformParts& parts_;
+  const UniformRuns& parts_;
   std::vector<Move> moves_;
   std::vector<std::uint64_t> scratch_;
 };
@@ -112,7 +112,7 @@ SegmentMask shift_table(const SegmentMask& mask, std::int64_t dq, std::int64_t d
 
 SegmentMask shift_segment(const SegmentMask& mask, std::int64_t dq, std::int64_t dk) {
   if (!mask.column_offsets.empty()) return shift_table(mask, dq, dk);
-  UniformParts parts(mask);
+  UniformRuns parts(mask);
   ShiftFunction function(parts);
   std::vector<TileLayer> layers;
   for (const Offset& rows : offsets_of(dq, mask.block.block_q)) {

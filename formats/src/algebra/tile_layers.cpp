@@ -1,7 +1,7 @@
-// Divides tile rows into pieces, evaluates each combination of sources once, and hands the tiles to
+// Divides tile rows into runs, evaluates each combination of sources once, and hands the tiles to
 // the builder.
 //
-// Longer than most files: the pieces, the known tiles, and the partial segments that the builder
+// Longer than most files: the runs, the known tiles, and the partial segments that the builder
 // asks about share the state of the current tile row.
 #include "algebra/tile_layers.hpp"
 
@@ -21,7 +21,7 @@ struct Border {
 };
 
 // Consecutive tiles of the result whose cells are equal; `tile` is their entry if they are partial.
-struct Piece {
+struct EqualRun {
   Border first;
   Border end;
   TileClass kind;
@@ -51,10 +51,10 @@ class LayerWalker {
     next_ = 0;
     is_inside_ = false;
   }
-  std::vector<UniformPart>& parts() { return parts_; }
+  std::vector<UniformRun>& parts() { return parts_; }
   bool is_done() const { return next_ == parts_.size(); }
   Border border() const {
-    const UniformPart& part = parts_[next_];
+    const UniformRun& part = parts_[next_];
     return is_inside_ ? Border{part.end + layer_->col_shift, part.step_end}
                       : Border{part.first + layer_->col_shift, part.step_first};
   }
@@ -75,7 +75,7 @@ class LayerWalker {
 
  private:
   const TileLayer* layer_ = nullptr;
-  std::vector<UniformPart> parts_;
+  std::vector<UniformRun> parts_;
   bool is_last_row_ = false;
   std::int64_t last_col_ = 0;  // column of the result from which on the layer's tiles are ragged
   std::size_t next_ = 0;
@@ -96,7 +96,7 @@ class LayerCombination {
         num_rows_(ceil_div(q_len, block.block_q)),
         num_cols_(ceil_div(kv_len, block.block_kv)),
         words_per_bitmap_(std::int64_t{block.block_q} * block.block_kv / 64),
-        pieces_(static_cast<std::size_t>(period_)) {
+        equal_runs_(static_cast<std::size_t>(period_)) {
     static_borders_.push_back({0, 0});
     if (kv_len % block.block_kv != 0) static_borders_.push_back({num_cols_ - 1, 0});
     static_borders_.push_back({num_cols_, 0});
@@ -115,10 +115,10 @@ class LayerCombination {
       const std::int64_t residues = std::min(period_, num_rows_ - row);
       std::int64_t periods = num_rows_;
       for (std::int64_t r = 0; r < residues; ++r) {
-        periods = std::min(periods, make_pieces(row + r, pieces_[static_cast<std::size_t>(r)]));
+        periods = std::min(periods, make_pieces(row + r, equal_runs_[static_cast<std::size_t>(r)]));
       }
       for (std::int64_t r = 0; r < residues; ++r) {
-        add_pieces(row + r, periods, pieces_[static_cast<std::size_t>(r)]);
+        add_pieces(row + r, periods, equal_runs_[static_cast<std::size_t>(r)]);
       }
       row = std::min(row + periods * period_, num_rows_);
       builder_.skip_to(static_cast<std::int32_t>(row));
@@ -159,9 +159,9 @@ class LayerCombination {
     return periods;
   }
 
-  // The pieces of a tile row, and the number of periods for which only their places change.
-  std::int64_t make_pieces(std::int64_t row, std::vector<Piece>& pieces) {
-    pieces.clear();
+  // The runs of a tile row, and the number of periods for which only their places change.
+  std::int64_t make_pieces(std::int64_t row, std::vector<EqualRun>& equal_runs) {
+    equal_runs.clear();
     std::int64_t periods = start_layers(row);
     auto fixed = static_borders_.begin();
     Border before{0, 0};
@@ -183,7 +183,7 @@ class LayerCombination {
         if (gap == 0 && step != 0) periods = 1;
         if (gap > 0 && step < 0) periods = std::min(periods, (gap - 1) / -step + 1);
         if (gap > 0 && before.at >= 0 && border.at <= num_cols_) {
-          add_piece(before, border, pieces);
+          add_equal_run(before, border, equal_runs);
         }
       }
       is_first = false;
@@ -194,14 +194,14 @@ class LayerCombination {
         nearest->pass();
       }
     }
-    for_each_stretch(pieces, [&](std::span<const Piece> stretch) {
-      if (is_growing(stretch)) periods = std::min(periods, rows_of_growing(stretch, periods));
+    for_each_tile_run(equal_runs, [&](std::span<const EqualRun> tile_run) {
+      if (is_growing(tile_run)) periods = std::min(periods, rows_of_growing(tile_run, periods));
     });
     return periods;
   }
 
   // Appends the tiles between two borders, between which no layer has another one.
-  void add_piece(const Border& first, const Border& end, std::vector<Piece>& pieces) {
+  void add_equal_run(const Border& first, const Border& end, std::vector<EqualRun>& equal_runs) {
     std::array<LayerTile, kMaxLayers> tiles{};
     for (std::size_t l = 0; l < layers_.size(); ++l) tiles[l] = walkers_[l].tile_at(first.at);
     TileClass kind = function_.classify(std::span(tiles.data(), layers_.size()));
@@ -211,16 +211,18 @@ class LayerCombination {
       kind = known_[static_cast<std::size_t>(index)].kind;
     }
     if (kind == TileClass::empty) return;
-    if (!pieces.empty() && pieces.back().kind == kind && pieces.back().end.at == first.at &&
-        (kind == TileClass::full || cells_of(pieces.back()) == known_[std::size_t(index)].cells)) {
-      pieces.back().end = end;
+    if (!equal_runs.empty() && equal_runs.back().kind == kind &&
+        equal_runs.back().end.at == first.at &&
+        (kind == TileClass::full ||
+         cells_of(equal_runs.back()) == known_[std::size_t(index)].cells)) {
+      equal_runs.back().end = end;
       return;
     }
-    pieces.push_back({first, end, kind, index});
+    equal_runs.push_back({first, end, kind, index});
   }
 
-  std::int32_t cells_of(const Piece& piece) const {
-    return known_[static_cast<std::size_t>(piece.tile)].cells;
+  std::int32_t cells_of(const EqualRun& equal_run) const {
+    return known_[static_cast<std::size_t>(equal_run.tile)].cells;
   }
 
   // The entry of a tile, evaluated if it is new.
@@ -309,38 +311,39 @@ class LayerCombination {
     return missing == 0 ? TileClass::full : TileClass::partial;
   }
 
-  // Calls visit for every maximal sequence of adjacent partial pieces.
+  // Calls visit for every maximal sequence of adjacent partial runs.
   template <class Visit>
-  static void for_each_stretch(std::span<const Piece> pieces, Visit&& visit) {
-    for (std::size_t p = 0; p < pieces.size();) {
+  static void for_each_tile_run(std::span<const EqualRun> equal_runs, Visit&& visit) {
+    for (std::size_t p = 0; p < equal_runs.size();) {
       std::size_t end = p + 1;
-      if (pieces[p].kind == TileClass::partial) {
-        while (end < pieces.size() && pieces[end].kind == TileClass::partial &&
-               pieces[end].first.at == pieces[end - 1].end.at) {
+      if (equal_runs[p].kind == TileClass::partial) {
+        while (end < equal_runs.size() && equal_runs[end].kind == TileClass::partial &&
+               equal_runs[end].first.at == equal_runs[end - 1].end.at) {
           ++end;
         }
-        visit(pieces.subspan(p, end - p));
+        visit(equal_runs.subspan(p, end - p));
       }
       p = end;
     }
   }
 
-  // True if the width of one of these adjacent pieces changes from row to row.
-  static bool is_growing(std::span<const Piece> stretch) {
-    return std::any_of(stretch.begin(), stretch.end(),
-                       [](const Piece& piece) { return piece.first.step != piece.end.step; });
+  // True if the width of one of these adjacent runs changes from row to row.
+  static bool is_growing(std::span<const EqualRun> tile_run) {
+    return std::any_of(tile_run.begin(), tile_run.end(), [](const EqualRun& equal_run) {
+      return equal_run.first.step != equal_run.end.step;
+    });
   }
 
-  // The number of rows for which a growing sequence of pieces can be written in closed form, or 1.
+  // The number of rows for which a growing sequence of runs can be written in closed form, or 1.
   // Each of its tiles must be stored as a bitmap already, so that nothing in it is new, and no row
   // panel may be as wide.
-  std::int64_t rows_of_growing(std::span<const Piece> stretch, std::int64_t periods) const {
-    for (const Piece& piece : stretch) {
-      const KnownTile& tile = known_[static_cast<std::size_t>(piece.tile)];
+  std::int64_t rows_of_growing(std::span<const EqualRun> tile_run, std::int64_t periods) const {
+    for (const EqualRun& equal_run : tile_run) {
+      const KnownTile& tile = known_[static_cast<std::size_t>(equal_run.tile)];
       if (!is_stored_[static_cast<std::size_t>(tile.cells)] || tile.bitmap < 0) return 1;
     }
-    const std::int64_t width = stretch.back().end.at - stretch.front().first.at;
-    const std::int64_t step = stretch.back().end.step - stretch.front().first.step;
+    const std::int64_t width = tile_run.back().end.at - tile_run.front().first.at;
+    const std::int64_t step = tile_run.back().end.step - tile_run.front().first.step;
     for (const std::int64_t panel_width : panel_widths_) {
       const std::int64_t distance = panel_width - width;  // step times the rows until equal width
       if (distance == 0) return 1;
@@ -350,11 +353,11 @@ class LayerCombination {
     return periods;
   }
 
-  // Consecutive partial pieces, for the builder.
-  class Stretch final : public PartialStretch {
+  // Consecutive partial runs, for the builder.
+  class LayerRun final : public PartialRun {
    public:
-    Stretch(LayerCombination& owner, std::span<const Piece> pieces)
-        : owner_(owner), pieces_(pieces), first_(pieces.front().first.at) {
+    LayerRun(LayerCombination& owner, std::span<const EqualRun> equal_runs)
+        : owner_(owner), equal_runs_(equal_runs), first_(equal_runs.front().first.at) {
       words_.clear();
     }
 
@@ -362,8 +365,8 @@ class LayerCombination {
       fetch_words();
       const BlockShape block = owner_.block_;
       std::int64_t count = 0;  // ranges of each tile by itself, less those that continue another
-      for (std::size_t p = 0; p < pieces_.size() && count <= limit; ++p) {
-        const std::int64_t num_tiles = pieces_[p].end.at - pieces_[p].first.at;
+      for (std::size_t p = 0; p < equal_runs_.size() && count <= limit; ++p) {
+        const std::int64_t num_tiles = equal_runs_[p].end.at - equal_runs_[p].first.at;
         count += num_tiles * count_row_starts(words_[p], 1, block, INT64_MAX);
         if (num_tiles > 1) count -= (num_tiles - 1) * continued(words_[p], words_[p]);
         if (p > 0) count -= continued(words_[p - 1], words_[p]);
@@ -372,7 +375,7 @@ class LayerCombination {
     }
     std::int64_t run_end(std::int64_t tile) override {
       known(tile);
-      return pieces_[piece_].end.at - first_;
+      return equal_runs_[piece_].end.at - first_;
     }
     std::uint64_t bitmap_hash(std::int64_t tile) override { return known(tile).hash; }
     std::int32_t intern(std::int64_t tile, std::uint64_t hash) override {
@@ -395,8 +398,8 @@ class LayerCombination {
     // Tiles are asked for in order.
     KnownTile& known(std::int64_t tile) {
       if (tile == 0) piece_ = 0;
-      while (first_ + tile >= pieces_[piece_].end.at) ++piece_;
-      return known_of(pieces_[piece_]);
+      while (first_ + tile >= equal_runs_[piece_].end.at) ++piece_;
+      return known_of(equal_runs_[piece_]);
     }
 
     // Rows whose last key in one tile and first key in the next are both true.
@@ -411,7 +414,7 @@ class LayerCombination {
     }
 
     // Calls visit(row, begin, end) for the maximal key ranges of every row, relative to the first
-    // tile. A row of a piece that is all true or all false costs O(1), however many tiles it has.
+    // tile. A row of a run that is all true or all false costs O(1), however many tiles it has.
     template <class Visit>
     void for_each_run(Visit&& visit) {
       fetch_words();
@@ -419,9 +422,9 @@ class LayerCombination {
       for (std::int64_t r = 0; r < owner_.block_.block_q; ++r) {
         std::int64_t open = -1;  // first key of the current range
         std::int64_t key = 0;
-        for (std::size_t p = 0; p < pieces_.size(); ++p) {
+        for (std::size_t p = 0; p < equal_runs_.size(); ++p) {
           const std::uint64_t* words = words_[p];
-          const std::int64_t num_tiles = pieces_[p].end.at - pieces_[p].first.at;
+          const std::int64_t num_tiles = equal_runs_[p].end.at - equal_runs_[p].first.at;
           for (std::int64_t t = 0; t < num_tiles; ++t) {
             std::int64_t turns = 0;
             for (std::int64_t c = 0; c < block_kv; c += 64) {
@@ -456,44 +459,45 @@ class LayerCombination {
       }
     }
 
-    // Sets words_ to the cells of every piece.
+    // Sets words_ to the cells of every run.
     void fetch_words() {
       if (!words_.empty()) return;
-      for (const Piece& piece : pieces_) owner_.words_of(known_of(piece));
-      for (const Piece& piece : pieces_) words_.push_back(owner_.words_of(known_of(piece)));
+      for (const EqualRun& equal_run : equal_runs_) owner_.words_of(known_of(equal_run));
+      for (const EqualRun& equal_run : equal_runs_)
+        words_.push_back(owner_.words_of(known_of(equal_run)));
     }
 
-    KnownTile& known_of(const Piece& piece) {
-      return owner_.known_[static_cast<std::size_t>(piece.tile)];
+    KnownTile& known_of(const EqualRun& equal_run) {
+      return owner_.known_[static_cast<std::size_t>(equal_run.tile)];
     }
 
     LayerCombination& owner_;
-    const std::span<const Piece> pieces_;
+    const std::span<const EqualRun> equal_runs_;
     const std::int64_t first_;
     std::size_t piece_ = 0;
-    std::vector<const std::uint64_t*>& words_ = owner_.stretch_words_;
+    std::vector<const std::uint64_t*>& words_ = owner_.tile_run_words_;
   };
 
-  // Stores the partial pieces and appends the tile row `periods` times.
-  void add_pieces(std::int64_t row, std::int64_t periods, const std::vector<Piece>& pieces) {
+  // Stores the partial runs and appends the tile row `periods` times.
+  void add_pieces(std::int64_t row, std::int64_t periods, const std::vector<EqualRun>& equal_runs) {
     segments_.clear();
-    for (std::size_t p = 0; p < pieces.size();) {
-      const Piece& piece = pieces[p];
-      if (piece.kind == TileClass::full) {
-        add_full(piece);
+    for (std::size_t p = 0; p < equal_runs.size();) {
+      const EqualRun& equal_run = equal_runs[p];
+      if (equal_run.kind == TileClass::full) {
+        add_full(equal_run);
         ++p;
         continue;
       }
       std::size_t last = p + 1;
-      while (last < pieces.size() && pieces[last].kind == TileClass::partial &&
-             pieces[last].first.at == pieces[last - 1].end.at) {
+      while (last < equal_runs.size() && equal_runs[last].kind == TileClass::partial &&
+             equal_runs[last].first.at == equal_runs[last - 1].end.at) {
         ++last;
       }
-      const std::span stretch(pieces.data() + p, last - p);
-      if (periods > 1 && is_growing(stretch)) {
-        for (const Piece& tiles : stretch) add_bitmaps(tiles);
+      const std::span tile_run(equal_runs.data() + p, last - p);
+      if (periods > 1 && is_growing(tile_run)) {
+        for (const EqualRun& tiles : tile_run) add_bitmaps(tiles);
       } else {
-        add_stretch(stretch);
+        add_tile_run(tile_run);
       }
       p = last;
     }
@@ -501,38 +505,40 @@ class LayerCombination {
                       segments_);
   }
 
-  void add_full(const Piece& piece) {
-    const auto first = static_cast<std::int32_t>(piece.first.at);
-    const auto end = static_cast<std::int32_t>(piece.end.at);
-    const auto step_end = static_cast<std::int32_t>(piece.end.step);
+  void add_full(const EqualRun& equal_run) {
+    const auto first = static_cast<std::int32_t>(equal_run.first.at);
+    const auto end = static_cast<std::int32_t>(equal_run.end.at);
+    const auto step_end = static_cast<std::int32_t>(equal_run.end.step);
     if (!segments_.empty() && segments_.back().kind == SegmentKind::full &&
         segments_.back().end_tile == first) {
       segments_.back().end_tile = end;
       segments_.back().step_end = step_end;
       return;
     }
-    segments_.push_back(
-        {first, end, static_cast<std::int32_t>(piece.first.step), step_end, SegmentKind::full, 0});
+    segments_.push_back({first, end, static_cast<std::int32_t>(equal_run.first.step), step_end,
+                         SegmentKind::full, 0});
   }
 
   // Partial tiles whose bitmap is stored.
-  void add_bitmaps(const Piece& piece) {
-    segments_.push_back(
-        {static_cast<std::int32_t>(piece.first.at), static_cast<std::int32_t>(piece.end.at),
-         static_cast<std::int32_t>(piece.first.step), static_cast<std::int32_t>(piece.end.step),
-         SegmentKind::bitmap, known_[static_cast<std::size_t>(piece.tile)].bitmap});
+  void add_bitmaps(const EqualRun& equal_run) {
+    segments_.push_back({static_cast<std::int32_t>(equal_run.first.at),
+                         static_cast<std::int32_t>(equal_run.end.at),
+                         static_cast<std::int32_t>(equal_run.first.step),
+                         static_cast<std::int32_t>(equal_run.end.step), SegmentKind::bitmap,
+                         known_[static_cast<std::size_t>(equal_run.tile)].bitmap});
   }
 
-  void add_stretch(std::span<const Piece> pieces) {
-    Stretch stretch(*this, pieces);
+  void add_tile_run(std::span<const EqualRun> equal_runs) {
+    LayerRun tile_run(*this, equal_runs);
     const std::size_t stored = segments_.size();
-    builder_.add_partial_stretch(static_cast<std::int32_t>(pieces.front().first.at),
-                                 static_cast<std::int32_t>(pieces.back().end.at),
-                                 static_cast<std::int32_t>(pieces.front().first.step), stretch,
-                                 segments_);
-    for (const Piece& piece : pieces) is_stored_[static_cast<std::size_t>(cells_of(piece))] = true;
+    builder_.add_partial_run(static_cast<std::int32_t>(equal_runs.front().first.at),
+                             static_cast<std::int32_t>(equal_runs.back().end.at),
+                             static_cast<std::int32_t>(equal_runs.front().first.step), tile_run,
+                             segments_);
+    for (const EqualRun& equal_run : equal_runs)
+      is_stored_[static_cast<std::size_t>(cells_of(equal_run))] = true;
     if (segments_[stored].kind != SegmentKind::rows) return;
-    const std::int64_t width = pieces.back().end.at - pieces.front().first.at;
+    const std::int64_t width = equal_runs.back().end.at - equal_runs.front().first.at;
     if (std::find(panel_widths_.begin(), panel_widths_.end(), width) == panel_widths_.end()) {
       panel_widths_.push_back(width);
     }
@@ -553,11 +559,11 @@ class LayerCombination {
   // The current tile row:
   std::array<LayerWalker, kMaxLayers> walkers_;
   bool is_last_row_ = false;
-  std::vector<std::vector<Piece>> pieces_;  // by residue of the tile row
+  std::vector<std::vector<EqualRun>> equal_runs_;  // by residue of the tile row
   std::vector<TileSegment> segments_;
   std::int64_t strip_ = 0;  // number of the tile rows that are appended together, from the top
   std::vector<std::uint64_t> row_words_, existing_;
-  std::vector<const std::uint64_t*> stretch_words_;
+  std::vector<const std::uint64_t*> tile_run_words_;
 };
 
 }  // namespace

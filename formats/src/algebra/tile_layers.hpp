@@ -34,7 +34,7 @@ inline constexpr std::size_t kMaxLayers = 4;
 /// A mask laid over the result. Tile (row, col) of the result lies over its tile (row - row_shift,
 /// col - col_shift). Outside the mask there is nothing.
 struct TileLayer {
-  UniformParts* parts;
+  UniformRuns* parts;
   std::int64_t row_shift = 0;
   std::int64_t col_shift = 0;
 };

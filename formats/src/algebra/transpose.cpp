@@ -30,13 +30,13 @@ struct SourceChange {
 };
 
 // Appends the differences between the parts of two adjacent tile rows.
-void append_changes(std::span<const UniformPart> above, std::span<const UniformPart> below,
+void append_changes(std::span<const UniformRun> above, std::span<const UniformRun> below,
                     std::int32_t row, std::int64_t num_cols, std::vector<SourceChange>& changes) {
   std::size_t a = 0, b = 0;
-  const auto source_at = [](std::span<const UniformPart> parts, std::size_t i, std::int64_t tile) {
+  const auto source_at = [](std::span<const UniformRun> parts, std::size_t i, std::int64_t tile) {
     return i < parts.size() && parts[i].first <= tile ? parts[i].source : kEmptyTiles;
   };
-  const auto border_after = [&](std::span<const UniformPart> parts, std::size_t i,
+  const auto border_after = [&](std::span<const UniformRun> parts, std::size_t i,
                                 std::int64_t tile) {
     if (i == parts.size()) return num_cols;
     return parts[i].first > tile ? parts[i].first : parts[i].end;
@@ -56,16 +56,16 @@ void append_changes(std::span<const UniformPart> above, std::span<const UniformP
 }
 
 // All changes, by column and then by row.
-std::vector<SourceChange> changes_by_column(const SegmentMask& mask, UniformParts& parts) {
+std::vector<SourceChange> changes_by_column(const SegmentMask& mask, UniformRuns& parts) {
   std::vector<SourceChange> changes;
-  std::vector<UniformPart> above, below;
+  std::vector<UniformRun> above, below;
   const std::int64_t num_cols = mask.num_tile_cols();
   const std::int32_t num_rows = mask.num_tile_rows(), period = row_period(mask.block);
   for (std::int32_t row = 0; row < num_rows;) {
     const std::int64_t rows = parts.parts_of(row, below);
     append_changes(above, below, row, num_cols, changes);
     const bool stands_still =
-        period == 1 && std::all_of(below.begin(), below.end(), [](const UniformPart& part) {
+        period == 1 && std::all_of(below.begin(), below.end(), [](const UniformRun& part) {
           return part.step_first == 0 && part.step_end == 0;
         });
     row += stands_still ? static_cast<std::int32_t>(rows) : 1;
@@ -120,7 +120,7 @@ SegmentMask transpose_table(const SegmentMask& mask) {
 
 class OnlyLayer final : public TileFunction {
  public:
-  explicit OnlyLayer(const UniformParts& parts) : parts_(parts) {}
+  explicit OnlyLayer(const UniformRuns& parts) : parts_(parts) {}
   TileClass classify(std::span<const LayerTile> tiles) const override {
     return tiles[0].source == kEmptyTiles  ? TileClass::empty
            : tiles[0].source == kFullTiles ? TileClass::full
@@ -132,14 +132,14 @@ class OnlyLayer final : public TileFunction {
   }
 
  private:
-  const UniformParts& parts_;  // of a mask without row panels
+  const UniformRuns& parts_;  // of a mask without row panels
 };
 
 }  // namespace
 
 SegmentMask transpose_segment(const SegmentMask& mask) {
   if (!mask.column_offsets.empty()) return transpose_table(mask);
-  UniformParts parts(mask);
+  UniformRuns parts(mask);
   const std::vector<SourceChange> changes = changes_by_column(mask, parts);
   SegmentMask result;
   result.q_len = mask.kv_len;
@@ -173,7 +173,7 @@ SegmentMask transpose_segment(const SegmentMask& mask) {
     const std::int64_t num_segments = std::ssize(result.segments) - first_segment;
     result.runs.push_back({row, period, 1, static_cast<std::int32_t>(num_segments), first_segment});
   }
-  UniformParts transposed(result);
+  UniformRuns transposed(result);
   const TileLayer layers[] = {{&transposed}};
   OnlyLayer function(transposed);
   return combine_layers(result.q_len, result.kv_len, result.block, layers, function);

@@ -161,7 +161,7 @@ class Combination {
 };
 
 // Keys [k_begin, k_end) of one interval of one band, and the rows that see them.
-struct ColumnPiece {
+struct ColumnRun {
   std::int64_t k_begin;
   std::int64_t k_end;
   AffineInterval queries;  // as a function of the key
@@ -171,7 +171,7 @@ struct ColumnPiece {
 constexpr std::int64_t kMaxPieceVisits = 100000;
 
 bool append_pieces(const RowBand& band, const AffineInterval& keys,
-                   std::vector<ColumnPiece>& pieces) {
+                   std::vector<ColumnRun>& pieces) {
   const std::int64_t q_begin = band.q_begin, q_end = band.q_end;
   const bool is_row = q_end - q_begin == 1;
   const auto can_move = [&](std::int32_t slope) { return is_row || slope == 0 || slope == 1; };
@@ -230,7 +230,7 @@ RowBands move_bands(const RowBands& mask, std::int64_t dq, std::int64_t dk, std:
 }
 
 std::optional<RowBands> transpose_bands(const RowBands& mask) {
-  std::vector<ColumnPiece> pieces;
+  std::vector<ColumnRun> pieces;
   pieces.reserve(mask.intervals.size() + mask.intervals.size() / 2);
   for (const RowBand& band : mask.bands) {
     for (std::int32_t i = 0; i < band.num_intervals; ++i) {
@@ -239,21 +239,21 @@ std::optional<RowBands> transpose_bands(const RowBands& mask) {
     }
   }
   std::sort(pieces.begin(), pieces.end(),
-            [](const ColumnPiece& a, const ColumnPiece& b) { return a.k_begin < b.k_begin; });
+            [](const ColumnRun& a, const ColumnRun& b) { return a.k_begin < b.k_begin; });
   BandSequence result(mask.kv_len, mask.q_len);
-  std::vector<ColumnPiece> live;
+  std::vector<ColumnRun> live;
   std::vector<AffineInterval> queries;
   std::int64_t visits = 0;
   auto next = pieces.begin();
   for (std::int64_t k = 0; next != pieces.end() || !live.empty();) {
     if (live.empty()) k = next->k_begin;
     for (; next != pieces.end() && next->k_begin == k; ++next) live.push_back(*next);
-    std::sort(live.begin(), live.end(), [k](const ColumnPiece& a, const ColumnPiece& b) {
+    std::sort(live.begin(), live.end(), [k](const ColumnRun& a, const ColumnRun& b) {
       return lo_at(a.queries, k) < lo_at(b.queries, k);
     });
     std::int64_t end = next == pieces.end() ? INT64_MAX : next->k_begin;
     queries.clear();
-    for (const ColumnPiece& piece : live) {
+    for (const ColumnRun& piece : live) {
       end = std::min(end, piece.k_end);
       if (!queries.empty() && queries.back().hi_base == piece.queries.lo_base &&
           queries.back().hi_slope == piece.queries.lo_slope) {
@@ -268,7 +268,7 @@ std::optional<RowBands> transpose_bands(const RowBands& mask) {
     result.add(k, end, queries);
     k = end;
     live.erase(std::remove_if(live.begin(), live.end(),
-                              [k](const ColumnPiece& piece) { return piece.k_end == k; }),
+                              [k](const ColumnRun& piece) { return piece.k_end == k; }),
                live.end());
   }
   return std::move(result.bands());

@@ -80,7 +80,7 @@ struct Range {
 };
 
 // Consecutive tiles of one kind, and the number of tiles by which they move in a period.
-struct Piece {
+struct MovingRun {
   std::int64_t first;
   std::int64_t end;
   std::int64_t step_first;
@@ -220,10 +220,10 @@ class BandLowering {
 
   // Appends a piece. It is merged with the one before where both are full and adjacent, or partial
   // and adjacent or overlapping.
-  void add_piece(const Piece& piece) {
+  void add_piece(const MovingRun& piece) {
     if (piece.first >= piece.end) return;
     if (!pieces_.empty()) {
-      Piece& last = pieces_.back();
+      MovingRun& last = pieces_.back();
       if (last.is_full == piece.is_full && piece.first <= last.end) {
         if (piece.end > last.end) {
           last.end = piece.end;
@@ -240,7 +240,7 @@ class BandLowering {
   // Stores the partial pieces and appends the row `count` times.
   void add_pieces(std::int64_t row, std::int64_t count, const std::vector<SubBand>& bands) {
     segments_.clear();
-    for (const Piece& piece : pieces_) {
+    for (const MovingRun& piece : pieces_) {
       const auto first = static_cast<std::int32_t>(piece.first);
       const auto end = static_cast<std::int32_t>(piece.end);
       const auto step_first = static_cast<std::int32_t>(piece.step_first);
@@ -338,9 +338,9 @@ class BandLowering {
   }
 
   // The partial tiles [first, end) of the current row, for the builder.
-  class Stretch final : public PartialStretch {
+  class BandRun final : public PartialRun {
    public:
-    Stretch(BandLowering& lowering, std::int64_t first, std::int64_t end,
+    BandRun(BandLowering& lowering, std::int64_t first, std::int64_t end,
             const std::vector<SubBand>& bands)
         : lowering_(lowering),
           bands_(bands),
@@ -494,8 +494,8 @@ class BandLowering {
 
   void store_partial(std::int32_t first, std::int32_t end, std::int32_t step,
                      const std::vector<SubBand>& bands) {
-    Stretch stretch(*this, first, end, bands);
-    builder_.add_partial_stretch(first, end, step, stretch, segments_);
+    BandRun tile_run(*this, first, end, bands);
+    builder_.add_partial_run(first, end, step, tile_run, segments_);
   }
 
   // Rows of the band in which the interval meets keys [k_begin, k_end).
@@ -599,7 +599,7 @@ class BandLowering {
   std::array<KnownBitmap, 8> known_bitmaps_;
   std::size_t next_known_ = 0;
   // The current tile row:
-  std::vector<Piece> pieces_;
+  std::vector<MovingRun> pieces_;
   std::vector<TileSegment> segments_;
   std::vector<SubBand> mixed_;
   std::vector<Range> touched_, full_, band_full_, next_full_;

@@ -81,9 +81,9 @@ void for_each_row_run(const std::uint64_t* words, std::int64_t num_tiles, BlockS
 }
 
 // A partial segment whose bitmaps lie one after another in memory.
-class ScratchStretch final : public PartialStretch {
+class ScratchRun final : public PartialRun {
  public:
-  ScratchStretch(SegmentBuilder& builder, const std::vector<std::uint64_t>& words, BlockShape block)
+  ScratchRun(SegmentBuilder& builder, const std::vector<std::uint64_t>& words, BlockShape block)
       : builder_(builder),
         words_(words.data()),
         block_(block),
@@ -157,9 +157,9 @@ std::int32_t SegmentBuilder::find_panel(std::uint64_t hash) const {
 }
 
 // Rule 2.
-void SegmentBuilder::add_partial_stretch(std::int32_t first_tile, std::int32_t end_tile,
-                                         std::int32_t step, PartialStretch& stretch,
-                                         std::vector<TileSegment>& segments) {
+void SegmentBuilder::add_partial_run(std::int32_t first_tile, std::int32_t end_tile,
+                                     std::int32_t step, PartialRun& tile_run,
+                                     std::vector<TileSegment>& segments) {
   const std::int64_t num_tiles = end_tile - first_tile;
   const std::int64_t bitmap_words = mask_.words_per_bitmap();
   const std::int64_t block_q = mask_.block.block_q;
@@ -167,8 +167,8 @@ void SegmentBuilder::add_partial_stretch(std::int32_t first_tile, std::int32_t e
   run_keys_.clear();
   std::int64_t num_new = 0;
   for (std::int64_t t = 0; t < num_tiles; t = runs_.back().end) {
-    const std::uint64_t hash = stretch.bitmap_hash(t);
-    const std::int64_t end = stretch.run_end(t);
+    const std::uint64_t hash = tile_run.bitmap_hash(t);
+    const std::int64_t end = tile_run.run_end(t);
     const bool is_same = t > 0 && hash == runs_.back().hash;
     runs_.push_back({end, hash});
     if (is_same) {
@@ -188,11 +188,11 @@ void SegmentBuilder::add_partial_stretch(std::int32_t first_tile, std::int32_t e
   const std::int64_t most_intervals = num_new * bitmap_words - block_q - 1;
   const bool may_be_stored = panel_index_.find(key, [](std::int32_t) { return true; }) >= 0;
   const bool is_smaller = !may_be_stored && most_intervals >= 0 &&
-                          stretch.num_intervals(most_intervals) <= most_intervals;
+                          tile_run.num_intervals(most_intervals) <= most_intervals;
   if (may_be_stored || is_smaller) {
     panel_offsets_.assign(static_cast<std::size_t>(block_q) + 1, 0);
     panel_intervals_.clear();
-    stretch.write_panel(panel_offsets_, panel_intervals_);
+    tile_run.write_panel(panel_offsets_, panel_intervals_);
     std::int32_t panel = find_panel(key);
     if (panel < 0 && block_q + std::ssize(panel_intervals_) < num_new * bitmap_words) {
       panel = static_cast<std::int32_t>(mask_.num_row_panels());
@@ -211,7 +211,7 @@ void SegmentBuilder::add_partial_stretch(std::int32_t first_tile, std::int32_t e
   }
   std::int32_t tile = first_tile;
   for (const BitmapRun& run : runs_) {
-    const std::int32_t index = stretch.intern(tile - first_tile, run.hash);
+    const std::int32_t index = tile_run.intern(tile - first_tile, run.hash);
     const auto end = static_cast<std::int32_t>(first_tile + run.end);
     if (tile > first_tile && segments.back().data_index == index) {
       segments.back().end_tile = end;
@@ -303,14 +303,14 @@ void SegmentBuilder::add_tile_row(std::span<const TileRange> ranges, const TileC
   const std::int64_t num_rows = std::min<std::int64_t>(
       mask_.block.block_q, mask_.q_len - std::int64_t{next_row_} * mask_.block.block_q);
   scratch_.clear();
-  std::int32_t stretch_first = 0, stretch_end = 0;  // partial tiles whose cells are in scratch_
+  std::int32_t tile_run_first = 0, tile_run_end = 0;  // partial tiles whose cells are in scratch_
   const auto flush = [&] {
-    if (stretch_first < stretch_end) {
-      ScratchStretch stretch(*this, scratch_, mask_.block);
-      add_partial_stretch(stretch_first, stretch_end, 0, stretch, row_segments_);
+    if (tile_run_first < tile_run_end) {
+      ScratchRun tile_run(*this, scratch_, mask_.block);
+      add_partial_run(tile_run_first, tile_run_end, 0, tile_run, row_segments_);
     }
     scratch_.clear();
-    stretch_first = stretch_end = 0;
+    tile_run_first = tile_run_end = 0;
   };
   const auto add_full = [&](std::int32_t first, std::int32_t end) {
     flush();
@@ -328,7 +328,7 @@ void SegmentBuilder::add_tile_row(std::span<const TileRange> ranges, const TileC
       continue;
     }
     for (std::int32_t tile = range.first; tile < range.end; ++tile) {
-      if (tile != stretch_end) flush();
+      if (tile != tile_run_end) flush();
       const std::size_t base = scratch_.size();
       scratch_.resize(base + static_cast<std::size_t>(words_per_bitmap));
       cells(tile, scratch_.data() + base);
@@ -342,8 +342,8 @@ void SegmentBuilder::add_tile_row(std::span<const TileRange> ranges, const TileC
           continue;
         }
       }
-      if (base == 0) stretch_first = tile;
-      stretch_end = tile + 1;
+      if (base == 0) tile_run_first = tile;
+      tile_run_end = tile + 1;
     }
   }
   flush();

@@ -22,12 +22,12 @@ const TileRun& run_of(const SegmentMask& mask, std::int32_t row) {
 
 }  // namespace
 
-UniformParts::UniformParts(const SegmentMask& mask)
+UniformRuns::UniformRuns(const SegmentMask& mask)
     : mask_(mask),
       first_panel_source_(kFirstPartial + static_cast<TileSource>(mask.num_bitmaps())),
       panels_(static_cast<std::size_t>(mask.num_row_panels())) {}
 
-std::int64_t UniformParts::parts_of(std::int32_t row, std::vector<UniformPart>& parts) {
+std::int64_t UniformRuns::parts_of(std::int32_t row, std::vector<UniformRun>& parts) {
   parts.clear();
   const TileRun& run = run_of(mask_, row);
   const std::int64_t i = (row - run.first_row) / run.row_stride;
@@ -57,8 +57,8 @@ std::int64_t UniformParts::parts_of(std::int32_t row, std::vector<UniformPart>& 
 }
 
 // A tile holds the cells of the one before it unless an interval begins or ends inside the two.
-const UniformParts::PanelTiles& UniformParts::tiles_of_panel(std::int32_t panel,
-                                                             std::int64_t num_tiles) {
+const UniformRuns::PanelTiles& UniformRuns::tiles_of_panel(std::int32_t panel,
+                                                           std::int64_t num_tiles) {
   PanelTiles& known = panels_[static_cast<std::size_t>(panel)];
   if (known.count == num_tiles) return known;
   const std::int64_t block_q = mask_.block.block_q, block_kv = mask_.block.block_kv;
@@ -86,7 +86,7 @@ const UniformParts::PanelTiles& UniformParts::tiles_of_panel(std::int32_t panel,
   return known;
 }
 
-const std::uint64_t* UniformParts::bitmap_of(TileSource source, std::uint64_t* scratch) const {
+const std::uint64_t* UniformRuns::bitmap_of(TileSource source, std::uint64_t* scratch) const {
   if (source < first_panel_source_) {
     return mask_.bitmap(static_cast<std::int64_t>(source - kFirstPartial)).data();
   }

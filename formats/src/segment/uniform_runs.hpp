@@ -16,7 +16,7 @@ inline constexpr TileSource kFullTiles = 1;
 inline constexpr TileSource kFirstPartial = 2;
 
 /// Tiles [first, end) of one tile row, and how the bounds move from one row of the run to the next.
-struct UniformPart {
+struct UniformRun {
   std::int64_t first;
   std::int64_t end;
   std::int64_t step_first;
@@ -28,13 +28,13 @@ struct UniformPart {
 /// begins or ends. Masks with a column table have no such parts and must not be passed.
 ///
 /// Cost: the segments of the row; the first visit of a panel reads its intervals.
-class UniformParts {
+class UniformRuns {
  public:
-  explicit UniformParts(const SegmentMask& mask);
+  explicit UniformRuns(const SegmentMask& mask);
 
   /// Replaces `parts` by those of tile row `row`. Returns the number of rows left in its run,
   /// including this one.
-  std::int64_t parts_of(std::int32_t row, std::vector<UniformPart>& parts);
+  std::int64_t parts_of(std::int32_t row, std::vector<UniformRun>& parts);
 
   /// The bitmap of a partial source: stored, or written to `scratch` [words_per_bitmap].
   const std::uint64_t* bitmap_of(TileSource source, std::uint64_t* scratch) const;

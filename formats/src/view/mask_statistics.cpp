@@ -85,7 +85,7 @@ class BorderStarts {
 
   // Empty if that takes more than max_parts parts.
   std::optional<std::int64_t> count(std::int64_t max_parts) {
-    std::vector<UniformPart> above, row, below;
+    std::vector<UniformRun> above, row, below;
     const std::int64_t num_rows = mask_.num_tile_rows();
     std::int64_t starts = 0, left_above = 0;  // rows left in the run of the row above
     for (std::int64_t r = 0; r < num_rows; ++r) {
@@ -116,11 +116,10 @@ class BorderStarts {
     bool is_known = false;
   };
 
-  std::int64_t starts_between(std::span<const UniformPart> above,
-                              std::span<const UniformPart> row) {
+  std::int64_t starts_between(std::span<const UniformRun> above, std::span<const UniformRun> row) {
     std::int64_t starts = 0;
     std::size_t next = 0;
-    for (const UniformPart& part : row) {
+    for (const UniformRun& part : row) {
       for (std::int64_t tile = part.first; tile < part.end;) {
         while (next < above.size() && above[next].end <= tile) ++next;
         const bool is_under = next < above.size() && above[next].first <= tile;
@@ -141,12 +140,12 @@ class BorderStarts {
 
   // The number of the next rows, at most `most`, in which all borders of a row and of the one above
   // it keep their order.
-  std::int64_t rows_in_step(std::span<const UniformPart> above, std::span<const UniformPart> row,
+  std::int64_t rows_in_step(std::span<const UniformRun> above, std::span<const UniformRun> row,
                             std::int64_t most) {
     borders_.clear();
     borders_.push_back({num_cols_, 0});
     for (const auto& parts : {above, row}) {
-      for (const UniformPart& part : parts) {
+      for (const UniformRun& part : parts) {
         borders_.push_back({part.first, part.step_first});
         borders_.push_back({part.end, part.step_end});
       }
@@ -193,7 +192,7 @@ class BorderStarts {
   const std::int64_t num_cols_;
   const bool is_in_step_;  // the rows of a run follow one another
   const std::int64_t words_per_row_;
-  UniformParts parts_;
+  UniformRuns parts_;
   std::vector<std::uint64_t> scratch_;
   std::unordered_map<TileSource, Edges> edges_;
   std::vector<std::pair<std::int64_t, std::int64_t>> borders_;  // tile, step

@@ -36,19 +36,19 @@ class Packing {
 
   std::vector<char> bytes() const {
     std::vector<char> buffer(static_cast<std::size_t>(size_));
-    for (const Part& part : parts_) {
+    for (const PackedArray& part : parts_) {
       if (part.bytes > 0) std::memcpy(buffer.data() + part.at, part.data, part.bytes);
     }
     return buffer;
   }
 
  private:
-  struct Part {
+  struct PackedArray {
     const void* data;
     std::size_t bytes;
     std::int64_t at;
   };
-  std::vector<Part> parts_;
+  std::vector<PackedArray> parts_;
   std::int64_t size_ = 0;
 };
 

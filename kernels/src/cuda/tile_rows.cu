@@ -25,8 +25,8 @@ __device__ void set_tiles(const ClosedFormWalk& walk, int first_document, int la
   tiles.num_tiles = walk.num_tiles();
   tiles.first_document = first_document;
   tiles.last_document = last_document;
-  tiles.stretches[0] = walk.stretch(0);
-  tiles.stretches[1] = walk.stretch(1);
+  tiles.tile_runs[0] = walk.tile_run(0);
+  tiles.tile_runs[1] = walk.tile_run(1);
 }
 
 // Tile row `index` of a batch element.
@@ -164,13 +164,13 @@ __global__ void __launch_bounds__(kThreads)
   const ClosedFormColumns columns(element.closed_form, element.borders, lengths.x, lengths.y);
   const int num_far = first_after(
       0, num_seen, [&](int n) { return columns.is_near(rows[n].tiles.q_tile * plan.block_q); });
-  const auto stretch = [&](int n) {
-    const ClosedFormWalk::Stretch& whole = rows[n].tiles.stretches[1];
+  const auto tile_run = [&](int n) {
+    const ClosedFormWalk::TileRun& whole = rows[n].tiles.tile_runs[1];
     return DqOrderRun{whole.first, whole.end};
   };
   for (int tile = thread; tile < num_q_tiles; tile += kThreads) {
     all_offsets[static_cast<std::int64_t>(b) * num_q_tiles + tile] =
-        dq_semaphore_offsets(stretch, num_far, num_seen, tile);
+        dq_semaphore_offsets(tile_run, num_far, num_seen, tile);
   }
 }
 

@@ -30,7 +30,7 @@ struct alignas(16) TileRowTiles {
   std::int32_t q_tile;
   std::int32_t num_tiles;                      ///< or kNoRow
   std::int32_t first_document, last_document;  ///< of its first and last row
-  ClosedFormWalk::Stretch stretches[2];
+  ClosedFormWalk::TileRun tile_runs[2];
 };
 
 /// One tile row of a batch element.

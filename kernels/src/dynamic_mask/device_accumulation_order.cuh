@@ -35,8 +35,8 @@ struct SegmentOfRows {
   int first;  // number of work tiles of earlier groups, and of earlier segments of the group
 };
 
-// Sum of a value over a block of kPieceThreads threads. `warps` is shared memory of kPieceWarps
-// words.
+// Sum of a value over a block of kKeySegmentThreads threads. `warps` is shared memory of
+// kKeySegmentWarps words.
 static __device__ int block_sum(int value, int* warps) {
   value = __reduce_add_sync(~0u, value);
   __syncthreads();  // the previous sum has been read
@@ -44,14 +44,14 @@ static __device__ int block_sum(int value, int* warps) {
   __syncthreads();
   int sum = 0;
 #pragma unroll
-  for (int i = 0; i < kPieceWarps; ++i) sum += warps[i];
+  for (int i = 0; i < kKeySegmentWarps; ++i) sum += warps[i];
   return sum;
 }
 
 // A block handles a segment of a row.
-static __global__ void __launch_bounds__(kPieceThreads)
+static __global__ void __launch_bounds__(kKeySegmentThreads)
     write_work_tiles_in_dq_order(const __grid_constant__ Lists call) {
-  __shared__ int warps[kPieceWarps];
+  __shared__ int warps[kKeySegmentWarps];
   __shared__ SegmentOfRows here;
   __shared__ int num_found;
   const int num_segments = call.num_segments;
@@ -66,7 +66,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
   }
   int before = 0, before_in_row = 0;
   const int end = min(first_row + kRowsTogether, num_rows) * num_segments;
-  for (int i = static_cast<int>(threadIdx.x); i < end; i += kPieceThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < end; i += kKeySegmentThreads) {
     const bool is_before = i < first_row * num_segments || i % num_segments < segment;
     const int count = is_before ? call.segment_work_tiles[i] : 0;
     before += count;
@@ -90,14 +90,14 @@ static __global__ void __launch_bounds__(kPieceThreads)
   const TileRange* const tiles = call.tiles + std::int64_t{row} * call.num_tiles;
   int4* const unordered = call.unordered + at;
   const int num_tiles = call.tiles_of(row);
-  for (int i = static_cast<int>(threadIdx.x); i < num_tiles; i += kPieceThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < num_tiles; i += kKeySegmentThreads) {
     const TileRange tile = tiles[i];
     if (tile.begin / call.segment_tiles == segment) {
       unordered[atomicAdd(&num_found, 1)] = make_int4(tile.begin, tile.end, i, 0);
     }
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < num_here; i += kPieceThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < num_here; i += kKeySegmentThreads) {
     const int4 own = unordered[i];
     const WorklistPlace own_place{own.x, own.y, own.z};
     int place = 0;

@@ -1,12 +1,14 @@
 // Makes kv index lists on the device in two launches.
-//   1. compact_kept   compacts pieces of 2,048 keys: the keys that some query keeps move together, in
-//                     place. For each piece it stores their number, the first query that keeps one and
-//                     the last.
+//   1. compact_kept   compacts key segments of 2,048 keys: the keys that some query keeps move
+//   together, in
+//                     place. For each key segment it stores their number, the first query that
+//                     keeps one and the last.
 //   2. cut_lists      A block takes 16 consecutive tiles of a row. It finds the keys that are live in
-//                     any of them once, from the pieces that reach into the group, and puts them into
-//                     shared memory in order. For each 32 keys it marks, per tile, which of them all
-//                     rows see and which some rows see. Each warp then reads the marks of a tile of its
-//                     own. Keys that all rows see come first, then those that some rows see.
+//                     any of them once, from the key segments that reach into the group, and puts
+//                     them into shared memory in order. For each 32 keys it marks, per tile, which
+//                     of them all rows see and which some rows see. Each warp then reads the marks
+//                     of a tile of its own. Keys that all rows see come first, then those that some
+//                     rows see.
 // Neighbouring tiles keep nearly the same keys. Keys that all rows of a group see, or all rows of
 // four of its tiles, are written once, in whole index tiles of 128. The lists of the tiles refer to
 // them (KvIndexListOnDevice) and hold their remaining keys themselves. Sharing among sixteen or
@@ -16,9 +18,11 @@
 // Example     128K tokens, w = 2,048, random scores: 10,600 of 131,072 keys are kept by some query,
 //             2,048 to 4,096 are live in a group of 16 tiles, and 2,048 to 2,175 in a tile; 0.16 of
 //             these are written, and 0.47 for a sliding window, which changes by 128 keys a tile
-// Fits less   a few keys of every piece are live very long, and all keys are kept for a while: then
+// Fits less   a few keys of every key segment are live very long, and all keys are kept for a
+// while: then
 //             each group looks at every key
-// Cost        8 B read per key; 10 B per kept key and group whose pieces it is in, from cache; 4 B
+// Cost        8 B read per key; 10 B per kept key and group whose key segments it is in, from
+// cache; 4 B
 //             written per entry that is not shared, and 2 B where not all rows see it
 #include <cuda_runtime.h>
 
@@ -39,7 +43,7 @@ namespace {
 
 constexpr int kCompactThreads = 256;
 constexpr int kCompactWarps = kCompactThreads / kWarp;
-constexpr int kRoundsOfWarp = kPieceKeys / kCompactThreads;  // 32 keys each
+constexpr int kRoundsOfWarp = kKeySegmentSize / kCompactThreads;  // 32 keys each
 
 __global__ void __launch_bounds__(kCompactThreads)
     compact_kept(const __grid_constant__ Kernel call) {
@@ -48,8 +52,8 @@ __global__ void __launch_bounds__(kCompactThreads)
   __shared__ int counts[kCompactWarps], begins[kCompactWarps], ends[kCompactWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const std::int64_t row = blockIdx.x / call.num_pieces, row_at = row * call.kv_len;
-  const std::int64_t first_key = blockIdx.x % call.num_pieces * kPieceKeys;
+  const std::int64_t row = blockIdx.x / call.num_key_segments, row_at = row * call.kv_len;
+  const std::int64_t first_key = blockIdx.x % call.num_key_segments * kKeySegmentSize;
   const int first = warp * kRoundsOfWarp * kWarp + lane;
   int2 queries[kRoundsOfWarp];
   std::uint32_t kept[kRoundsOfWarp];
@@ -94,14 +98,14 @@ __global__ void __launch_bounds__(kCompactThreads)
     call.kept_queries[at + lane] = make_int2(0, 0);
   }
   if (threadIdx.x == 0) {
-    Piece piece{0, begins[0], ends[0], 0};
+    KeySegment key_segment{0, begins[0], ends[0], 0};
 #pragma unroll
     for (int i = 0; i < kCompactWarps; ++i) {
-      piece.num_kept += counts[i];
-      piece.first_begin = min(piece.first_begin, begins[i]);
-      piece.last_end = max(piece.last_end, ends[i]);
+      key_segment.num_kept += counts[i];
+      key_segment.first_begin = min(key_segment.first_begin, begins[i]);
+      key_segment.last_end = max(key_segment.last_end, ends[i]);
     }
-    call.pieces[blockIdx.x] = piece;
+    call.key_segments[blockIdx.x] = key_segment;
   }
 }
 
@@ -385,7 +389,7 @@ static_assert(kSingleBatch <= sm90::KvIndexListOnDevice::kMaxShared);
 std::int64_t row_keys_of(std::int64_t kv_len) {
   return ceil_div(kv_len, std::int64_t{kItems}) * kItems;
 }
-std::int64_t num_pieces_of(std::int64_t kv_len) { return ceil_div(kv_len, kPieceKeys); }
+std::int64_t num_key_segments_of(std::int64_t kv_len) { return ceil_div(kv_len, kKeySegmentSize); }
 
 }  // namespace
 
@@ -400,16 +404,16 @@ std::int32_t batch_entries(std::int64_t most_entries, std::int32_t block_q) {
 
 std::int64_t lists_workspace_bytes(std::int64_t num_rows, std::int64_t kv_len) {
   constexpr std::int64_t kKeyBytes = sizeof(int2) + sizeof(std::uint16_t);
-  return num_rows * num_pieces_of(kv_len) * static_cast<std::int64_t>(sizeof(Piece)) +
+  return num_rows * num_key_segments_of(kv_len) * static_cast<std::int64_t>(sizeof(KeySegment)) +
          num_rows * row_keys_of(kv_len) * kKeyBytes;
 }
 
 Result<void> make_lists(const ListsCall& call, Stream stream) {
   if (call.num_rows == 0 || call.num_tiles == 0) return {};
-  const std::int64_t num_pieces = num_pieces_of(call.kv_len);
+  const std::int64_t num_key_segments = num_key_segments_of(call.kv_len);
   const std::int64_t num_groups = ceil_div(std::int64_t{call.num_tiles}, std::int64_t{kGroupTiles});
   constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
-  if (call.num_rows * std::max<std::int64_t>(num_pieces, call.num_tiles) > kMostBlocks) {
+  if (call.num_rows * std::max<std::int64_t>(num_key_segments, call.num_tiles) > kMostBlocks) {
     return Error{ErrorCode::unsupported, "lists: " + std::to_string(call.num_rows) + " rows of " +
                                              std::to_string(call.kv_len) +
                                              " keys need more than 2^31 - 1 blocks"};
@@ -417,7 +421,7 @@ Result<void> make_lists(const ListsCall& call, Stream stream) {
   Kernel kernel{};
   kernel.kept = reinterpret_cast<const int2*>(call.kept);
   kernel.kv_len = call.kv_len;
-  kernel.num_pieces = static_cast<std::uint32_t>(num_pieces);
+  kernel.num_key_segments = static_cast<std::uint32_t>(num_key_segments);
   kernel.num_rows = static_cast<std::uint32_t>(call.num_rows);
   kernel.q_lens = call.q_lens;
   kernel.num_tiles = call.num_tiles;
@@ -425,8 +429,9 @@ Result<void> make_lists(const ListsCall& call, Stream stream) {
   kernel.batch_entries = ceil_div(std::max(call.batch_entries, kRound), kWarp) * kWarp;
   kernel.first_entries = call.first_entries;
   kernel.row_keys = row_keys_of(call.kv_len);
-  kernel.pieces = static_cast<Piece*>(call.workspace);
-  kernel.kept_queries = reinterpret_cast<int2*>(kernel.pieces + call.num_rows * num_pieces);
+  kernel.key_segments = static_cast<KeySegment*>(call.workspace);
+  kernel.kept_queries =
+      reinterpret_cast<int2*>(kernel.key_segments + call.num_rows * num_key_segments);
   kernel.kept_offsets =
       reinterpret_cast<std::uint16_t*>(kernel.kept_queries + call.num_rows * kernel.row_keys);
   kernel.lists = call.lists;
@@ -434,9 +439,10 @@ Result<void> make_lists(const ListsCall& call, Stream stream) {
   kernel.rows = reinterpret_cast<uchar2*>(call.rows);
   kernel.status = call.status;
   kernel.counter = call.counter;
-  const bool overlaps = ptx::is_worth_overlap(call.num_rows * std::min(num_pieces, num_groups));
-  if (num_pieces > 0) {
-    const dim3 blocks(static_cast<unsigned>(call.num_rows * num_pieces));
+  const bool overlaps =
+      ptx::is_worth_overlap(call.num_rows * std::min(num_key_segments, num_groups));
+  if (num_key_segments > 0) {
+    const dim3 blocks(static_cast<unsigned>(call.num_rows * num_key_segments));
     FDMA_TRY_VOID(
         sm90::check_cuda(ptx::launch_overlapping_if(overlaps, compact_kept, blocks,
                                                     dim3(kCompactThreads), 0, stream, kernel),

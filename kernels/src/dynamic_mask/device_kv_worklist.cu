@@ -1,8 +1,9 @@
-// Makes kv worklists on the device in five launches. A piece is 2,048 keys of a row; order and cuts
-// are those of key_lists.hpp.
-//   1. count_ends    per piece: whether its intervals are cut at the ends of segments, and how many
+// Makes kv worklists on the device in five launches. A key segment is 2,048 keys of a row; order
+// and cuts are those of key_lists.hpp.
+//   1. count_ends    per key segment: whether its intervals are cut at the ends of segments, and
+//   how many
 //                    parts of them end in each of 1,024 bins of queries
-//   2. place_bins    per row: where the parts of a bin begin, and those of each piece in it
+//   2. place_bins    per row: where the parts of a bin begin, and those of each key segment in it
 //   3. place_keys    moves parts to their bins, in the permutation of keys
 //   4. order_blocks  sorts blocks of some tiles by the first query; computes for each tile which
 //                    queries see some of its keys and which see all, and for each segment how many
@@ -56,10 +57,10 @@ class SegmentWorkTiles {
   int segment_;
 };
 
-__global__ void __launch_bounds__(kPieceThreads)
+__global__ void __launch_bounds__(kKeySegmentThreads)
     write_work_tiles(const __grid_constant__ Lists call) {
-  __shared__ int places[kPieceWarps][kMaxSegmentTiles];  // as in place_keys, for each length
-  __shared__ int totals[kPieceWarps];
+  __shared__ int places[kKeySegmentWarps][kMaxSegmentTiles];  // as in place_keys, for each length
+  __shared__ int totals[kKeySegmentWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t row = blockIdx.x / call.num_segments;
@@ -67,13 +68,13 @@ __global__ void __launch_bounds__(kPieceThreads)
   // Number of work tiles of all earlier segments.
   int before = 0;
   for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(blockIdx.x);
-       i += kPieceThreads) {
+       i += kKeySegmentThreads) {
     before += call.segment_work_tiles[i];
   }
   before = __reduce_add_sync(~0u, before);
   if (lane == 0) totals[warp] = before;
-  for (int i = static_cast<int>(threadIdx.x); i < kPieceWarps * kMaxSegmentTiles;
-       i += kPieceThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kKeySegmentWarps * kMaxSegmentTiles;
+       i += kKeySegmentThreads) {
     (&places[0][0])[i] = 0;
   }
   __syncthreads();
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(kPieceThreads)
 
   const SegmentWorkTiles work_tiles(call, row, segment);
   const int num_tiles = call.tiles_of(row);
-  const int tiles_of_warp = (num_tiles + kPieceThreads - 1) / kPieceThreads * kWarp;
+  const int tiles_of_warp = (num_tiles + kKeySegmentThreads - 1) / kKeySegmentThreads * kWarp;
   const int first = warp * tiles_of_warp + lane, end = (warp + 1) * tiles_of_warp;
   for (int index = first; index < end; index += kWarp) {
     const int position = work_tiles.rank_of(work_tiles.tile_here(index, num_tiles));
@@ -97,13 +98,13 @@ __global__ void __launch_bounds__(kPieceThreads)
     constexpr int kRanksOfLane = kMaxSegmentTiles / kWarp;
     int sum = 0;
 #pragma unroll
-    for (int i = 0; i < kRanksOfLane * kPieceWarps; ++i) {
-      sum += places[i % kPieceWarps][lane * kRanksOfLane + i / kPieceWarps];
+    for (int i = 0; i < kRanksOfLane * kKeySegmentWarps; ++i) {
+      sum += places[i % kKeySegmentWarps][lane * kRanksOfLane + i / kKeySegmentWarps];
     }
     int at = before + ptx::sum_up_to(sum, lane) - sum;
 #pragma unroll
-    for (int i = 0; i < kRanksOfLane * kPieceWarps; ++i) {
-      int& place = places[i % kPieceWarps][lane * kRanksOfLane + i / kPieceWarps];
+    for (int i = 0; i < kRanksOfLane * kKeySegmentWarps; ++i) {
+      int& place = places[i % kKeySegmentWarps][lane * kRanksOfLane + i / kKeySegmentWarps];
       const int count = place;
       place = at;
       at += count;
@@ -144,7 +145,7 @@ int most_blocks(int num_tiles) {
   return most;
 }
 
-std::int64_t num_pieces_of(std::int64_t kv_len) { return ceil_div(kv_len, kPieceKeys); }
+std::int64_t num_key_segments_of(std::int64_t kv_len) { return ceil_div(kv_len, kKeySegmentSize); }
 
 // Offsets in the workspace, in bytes.
 struct Places {
@@ -154,8 +155,8 @@ struct Places {
       bytes += ceil_div(size, std::int64_t{16}) * 16;
       return at;
     };
-    counts = take(room.num_rows * num_pieces_of(room.kv_len) * kBins * 4);
-    piece_sums = take(room.num_rows * num_pieces_of(room.kv_len) * 4);
+    counts = take(room.num_rows * num_key_segments_of(room.kv_len) * kBins * 4);
+    key_segment_accum_rows = take(room.num_rows * num_key_segments_of(room.kv_len) * 4);
     bin_begins = take(room.num_rows * kBins * 4);
     num_worklist_entries = take(room.num_rows * 4);
     tiles =
@@ -165,7 +166,8 @@ struct Places {
     unordered = take(in_turn * static_cast<std::int64_t>(sizeof(int4)));
     in_order = take(in_turn * static_cast<std::int64_t>(sizeof(int4)));
   }
-  std::int64_t counts, piece_sums, bin_begins, num_worklist_entries, tiles, segment_work_tiles;
+  std::int64_t counts, key_segment_accum_rows, bin_begins, num_worklist_entries, tiles,
+      segment_work_tiles;
   std::int64_t unordered, in_order;
   std::int64_t bytes = 0;
 };
@@ -182,7 +184,8 @@ std::int64_t KvWorklistRoom::workspace_bytes() const { return Places(*this).byte
 
 Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream stream) {
   const KvWorklistRoom& room = call.room;
-  const std::int64_t num_pieces = num_pieces_of(room.kv_len), num_segments = room.num_segments();
+  const std::int64_t num_key_segments = num_key_segments_of(room.kv_len),
+                     num_segments = room.num_segments();
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   // All are counted in 32 bits; the main kernel counts worklist keys.
   const std::int64_t count = std::max({room.keys_capacity(), room.num_rows * num_segments,
@@ -195,7 +198,7 @@ Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream strea
                                      : " worklist entries or sums") +
                      ", expected at most 2^31 - 1"};
   }
-  if (room.num_rows == 0 || num_pieces == 0 || num_segments == 0) {
+  if (room.num_rows == 0 || num_key_segments == 0 || num_segments == 0) {
     return sm90::check_cuda(cudaMemsetAsync(call.num_work_tiles, 0, sizeof(std::int32_t), stream),
                             "cudaMemsetAsync");
   }
@@ -205,7 +208,7 @@ Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream strea
   lists.kept = reinterpret_cast<const int2*>(call.kept);
   lists.kv_len = room.kv_len;
   lists.q_lens = call.q_lens;
-  lists.num_pieces = static_cast<std::uint32_t>(num_pieces);
+  lists.num_key_segments = static_cast<std::uint32_t>(num_key_segments);
   lists.heads_kv = call.heads_kv;
   lists.num_tiles = static_cast<std::int32_t>(room.tiles_of_row());
   lists.num_segments = static_cast<std::int32_t>(num_segments);
@@ -216,7 +219,8 @@ Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream strea
   lists.counts = reinterpret_cast<std::uint32_t*>(base + places.counts);
   lists.bin_begins = reinterpret_cast<std::int32_t*>(base + places.bin_begins);
   lists.num_worklist_entries = reinterpret_cast<std::int32_t*>(base + places.num_worklist_entries);
-  lists.piece_sums = reinterpret_cast<std::int32_t*>(base + places.piece_sums);
+  lists.key_segment_accum_rows =
+      reinterpret_cast<std::int32_t*>(base + places.key_segment_accum_rows);
   lists.tiles = reinterpret_cast<TileRange*>(base + places.tiles);
   lists.segment_work_tiles = reinterpret_cast<std::int32_t*>(base + places.segment_work_tiles);
   static_assert(sizeof(WorklistEntry) == sizeof(int4));
@@ -234,23 +238,23 @@ Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream strea
   }
 
   const auto num_rows = static_cast<unsigned>(room.num_rows);
-  const unsigned all_pieces = num_rows * lists.num_pieces;
+  const unsigned all_pieces = num_rows * lists.num_key_segments;
   const int blocks_of_row = most_blocks(lists.num_tiles);
-  count_ends<<<all_pieces, kPieceThreads, 0, stream>>>(lists);
+  count_ends<<<all_pieces, kKeySegmentThreads, 0, stream>>>(lists);
   FDMA_TRY_VOID(check_launch("count_ends"));
   place_bins<<<num_rows, kRowThreads, 0, stream>>>(lists);
   FDMA_TRY_VOID(check_launch("place_bins"));
-  place_keys<<<all_pieces, kPieceThreads, 0, stream>>>(lists);
+  place_keys<<<all_pieces, kKeySegmentThreads, 0, stream>>>(lists);
   FDMA_TRY_VOID(check_launch("place_keys"));
-  order_blocks<<<num_rows* static_cast<unsigned>(blocks_of_row), kPieceThreads, 0, stream>>>(
+  order_blocks<<<num_rows* static_cast<unsigned>(blocks_of_row), kKeySegmentThreads, 0, stream>>>(
       lists, blocks_of_row);
   FDMA_TRY_VOID(check_launch("order_blocks"));
   const unsigned all_segments = num_rows * static_cast<unsigned>(lists.num_segments);
   if (!room.has_order) {
-    write_work_tiles<<<all_segments, kPieceThreads, 0, stream>>>(lists);
+    write_work_tiles<<<all_segments, kKeySegmentThreads, 0, stream>>>(lists);
     return check_launch("write_work_tiles");
   }
-  write_work_tiles_in_dq_order<<<all_segments, kPieceThreads, 0, stream>>>(lists);
+  write_work_tiles_in_dq_order<<<all_segments, kKeySegmentThreads, 0, stream>>>(lists);
   FDMA_TRY_VOID(check_launch("write_work_tiles_in_dq_order"));
   const int rank_blocks = ceil_div(lists.q_tiles, kRankThreads);
   write_ranks<<<num_rows* static_cast<unsigned>(rank_blocks), kRankThreads, 0, stream>>>(

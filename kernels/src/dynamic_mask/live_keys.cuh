@@ -1,6 +1,6 @@
 // The keys that are live in a group of consecutive tiles of a row (device_kv_index_lists.cu). A block finds
-// them once, from the pieces of kept keys that reach into the group, and stores them in shared
-// memory in order.
+// them once, from the key segments of kept keys that reach into the group, and stores them in
+// shared memory in order.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,24 +14,26 @@
 namespace fdma::dynamic_mask {
 
 inline constexpr int kWarp = 32;
-inline constexpr std::int64_t kPieceKeys = 2048;
+inline constexpr std::int64_t kKeySegmentSize = 2048;
 
 inline constexpr int kGroupTiles = 16;
 inline constexpr int kCutThreads = 512;
 inline constexpr int kCutWarps = kCutThreads / kWarp;
 inline constexpr int kItems = 4;  // adjacent candidates that a thread reads in one round
 inline constexpr int kRound = kItems * kCutThreads;
-inline constexpr int kWindowPieces = 2 * kWarp;  // pieces whose counts are in shared memory
-inline constexpr int kWindowChunks = kWindowPieces * kPieceKeys / kWarp;  // of 32 candidates
+inline constexpr int kWindowKeySegments =
+    2 * kWarp;  // key segments whose counts are in shared memory
+inline constexpr int kWindowChunks =
+    kWindowKeySegments * kKeySegmentSize / kWarp;  // of 32 candidates
 inline constexpr int kFew = 4;  // tiles that may share keys, if not all of the group do
 inline constexpr int kCounts = kGroupTiles + kGroupTiles / kFew + 1;
 inline constexpr int kStagedKeys = 512;
 inline constexpr int kChunkKeys = 128;  // of the attention kernel
 inline constexpr std::int32_t kSingleBatch = 14 * 1024, kManyBatches = 6 * 1024;
-static_assert(kPieceKeys % kItems == 0 && kRound <= kManyBatches);
+static_assert(kKeySegmentSize % kItems == 0 && kRound <= kManyBatches);
 
-// A piece after compaction.
-struct __align__(16) Piece {
+// A key segment after compaction.
+struct __align__(16) KeySegment {
   std::int32_t num_kept;
   std::int32_t first_begin;  // first query that keeps a key of it
   std::int32_t last_end;     // past the last query that keeps one
@@ -79,16 +81,16 @@ __device__ __forceinline__ std::uint32_t transposed(std::uint32_t word, int lane
 struct Kernel {
   const int2* kept;
   std::int64_t kv_len;
-  std::uint32_t num_pieces;  // per row
+  std::uint32_t num_key_segments;  // per row
   std::uint32_t num_rows;
   const std::int32_t* q_lens;
   std::int32_t num_tiles, block_q, batch_entries;
   const std::int64_t* first_entries;
-  Piece* pieces;  // [rows, num_pieces]
-  // [rows, row_keys]: for each piece its kept keys and, up to the next multiple of kItems, empty
-  // entries.
+  KeySegment* key_segments;  // [rows, num_key_segments]
+  // [rows, row_keys]: for each key segment its kept keys and, up to the next multiple of kItems,
+  // empty entries.
   int2* kept_queries;
-  std::uint16_t* kept_offsets;  // relative to the first key of the piece
+  std::uint16_t* kept_offsets;  // relative to the first key of the key segment
   std::int64_t row_keys;        // kv_len, or the next multiple of kItems
   sm90::KvIndexListOnDevice* lists;
   std::int32_t* keys;
@@ -114,9 +116,10 @@ struct Shared {
   // For the batch: the number of keys that all rows of each tile see, of each four tiles, and of
   // all tiles.
   std::int32_t counts[kCounts];
-  Common common[kGroupTiles];                  // per tile, read and written by its warp
-  std::int32_t before[kWindowPieces + 1];      // candidates in earlier pieces of the window
-  std::uint8_t piece_of_chunk[kWindowChunks];  // the piece that has the first of 32 candidates
+  Common common[kGroupTiles];                   // per tile, read and written by its warp
+  std::int32_t before[kWindowKeySegments + 1];  // candidates in earlier key segments of the window
+  std::uint8_t
+      key_segment_of_chunk[kWindowChunks];  // the key segment that has the first of 32 candidates
   std::int32_t round_counts[2][kCutWarps];
   // Of each tile's list, from the first of 32 steps on
   std::uint16_t staged[kCutWarps][kStagedKeys];
@@ -131,7 +134,7 @@ class LiveKeys {
       : call_(call), shared_(shared), live_(live), row_(row), q_begin_(q_begin), q_end_(q_end) {}
 
   __device__ void restart() {
-    window_ = -kWindowPieces;
+    window_ = -kWindowKeySegments;
     candidate_ = num_candidates_ = 0;
   }
   // Loads the next batch into live[0, size()). Returns false if that was the last.
@@ -141,8 +144,8 @@ class LiveKeys {
     bool has_more = true;
     for (int round = 0;; ++round) {
       if (candidate_ >= num_candidates_) {
-        window_ += kWindowPieces;
-        if (window_ >= num_pieces()) {
+        window_ += kWindowKeySegments;
+        if (window_ >= num_key_segments()) {
           has_more = false;
           break;
         }
@@ -161,20 +164,21 @@ class LiveKeys {
   __device__ int size() const { return size_; }
 
  private:
-  // Counts the candidates of up to kWindowPieces pieces, two for each lane of every warp. Then
-  // finds the piece of every 32nd candidate.
+  // Counts the candidates of up to kWindowKeySegments key segments, two for each lane of every
+  // warp. Then finds the key segment of every 32nd candidate.
   __device__ void open_window() {
     const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
-    const Piece* const pieces = call_.pieces + std::int64_t{row_} * call_.num_pieces;
+    const KeySegment* const key_segments =
+        call_.key_segments + std::int64_t{row_} * call_.num_key_segments;
     int counts[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int at = window_ + 2 * lane + i;
       counts[i] = 0;
-      if (at < num_pieces()) {
-        const int4 piece = *reinterpret_cast<const int4*>(pieces + at);
-        if (piece.y < q_end_ && piece.z > q_begin_) {
-          counts[i] = (piece.x + kItems - 1) / kItems * kItems;
+      if (at < num_key_segments()) {
+        const int4 key_segment = *reinterpret_cast<const int4*>(key_segments + at);
+        if (key_segment.y < q_end_ && key_segment.z > q_begin_) {
+          counts[i] = (key_segment.x + kItems - 1) / kItems * kItems;
         }
       }
     }
@@ -189,14 +193,16 @@ class LiveKeys {
     }
     __syncthreads();
     for (int chunk = thread; chunk * kWarp < num_candidates_; chunk += kCutThreads) {
-      shared_.piece_of_chunk[chunk] = static_cast<std::uint8_t>(piece_of(chunk * kWarp));
+      shared_.key_segment_of_chunk[chunk] =
+          static_cast<std::uint8_t>(key_segment_of(chunk * kWarp));
     }
     __syncthreads();
   }
 
-  // The piece of the window that has a candidate: the last one with no more candidates before it.
-  __device__ int piece_of(int candidate) const {
-    int begin = 0, end = kWindowPieces;
+  // The key segment of the window that has a candidate: the last one with no more candidates before
+  // it.
+  __device__ int key_segment_of(int candidate) const {
+    int begin = 0, end = kWindowKeySegments;
     while (end - begin > 1) {
       const int middle = (begin + end) / 2;
       if (shared_.before[middle] <= candidate) {
@@ -218,13 +224,13 @@ class LiveKeys {
     int first_key = 0;
     if (candidate < num_candidates_) {
       const std::uint32_t from =
-          ptx::load_shared_u8(ptx::kept_shared_address(shared_.piece_of_chunk) +
+          ptx::load_shared_u8(ptx::kept_shared_address(shared_.key_segment_of_chunk) +
                               static_cast<unsigned>(candidate) / kWarp);
       const std::uint32_t before_at = ptx::kept_shared_address(shared_.before);
       std::uint32_t at = before_at + from * 4;
       while (ptx::load_word(at + 4) <= candidate) at += 4;
-      const int piece = window_ + static_cast<int>(at - before_at) / 4;
-      first_key = piece * static_cast<int>(kPieceKeys);
+      const int key_segment = window_ + static_cast<int>(at - before_at) / 4;
+      first_key = key_segment * static_cast<int>(kKeySegmentSize);
       const std::int64_t place =
           row_ * call_.row_keys + (first_key + candidate - ptx::load_word(at));
       const auto* const from_queries = reinterpret_cast<const int4*>(call_.kept_queries + place);
@@ -300,14 +306,14 @@ class LiveKeys {
     if (lane < kCounts && first <= last) atomicAdd(&shared_.counts[lane], count);
   }
 
-  __device__ int num_pieces() const { return static_cast<int>(call_.num_pieces); }
+  __device__ int num_key_segments() const { return static_cast<int>(call_.num_key_segments); }
 
   const Kernel& call_;
   Shared& shared_;
   LiveList live_;
   int row_;
   int q_begin_, q_end_;
-  int window_ = 0;          // first piece of the window
+  int window_ = 0;          // first key segment of the window
   int candidate_ = 0;       // next candidate of the window
   int num_candidates_ = 0;  // in the window
   int size_ = 0;

@@ -15,13 +15,13 @@
 
 namespace fdma::dynamic_mask {
 
-inline constexpr int kPieceThreads = 256;
-inline constexpr int kPieceWarps = kPieceThreads / kWarp;
-inline constexpr int kRounds = kPieceKeys / kPieceThreads;  // of a warp, 32 keys each
-inline constexpr int kBins = 1024;                          // steps of live_range_shift
+inline constexpr int kKeySegmentThreads = 256;
+inline constexpr int kKeySegmentWarps = kKeySegmentThreads / kWarp;
+inline constexpr int kRounds = kKeySegmentSize / kKeySegmentThreads;  // of a warp, 32 keys each
+inline constexpr int kBins = 1024;                                    // steps of live_range_shift
 inline constexpr int kRowThreads = 1024;  // threads of kernels with one block per row
 inline constexpr int kMaxBlockTiles = 8;
-static_assert(kBins == kRowThreads && kMaxBlockTiles == kPieceWarps);
+static_assert(kBins == kRowThreads && kMaxBlockTiles == kKeySegmentWarps);
 
 // A tile of worklist keys: its range of queries, in tiles.
 struct __align__(16) TileRange {
@@ -33,15 +33,17 @@ struct Lists {
   const int2* kept;
   std::int64_t kv_len;
   const std::int32_t* q_lens;
-  std::uint32_t num_pieces;  // per row
+  std::uint32_t num_key_segments;  // per row
   std::int32_t heads_kv;
   std::int32_t num_tiles, num_segments;  // per row, upper bounds
   std::int32_t segment_tiles, sum_rows;
   std::int32_t longest_short_life;
-  std::int32_t q_tiles;      // per row, upper bound
-  std::uint32_t* counts;     // [rows, pieces, kBins]; later the sums over earlier pieces of the row
-  std::int32_t* piece_sums;  // [rows, pieces], accumulator rows; later the sums over earlier pieces
-  std::int32_t* bin_begins;  // [rows, kBins]
+  std::int32_t q_tiles;  // per row, upper bound
+  std::uint32_t*
+      counts;  // [rows, key segments, kBins]; later the sums over earlier key segments of the row
+  std::int32_t*
+      key_segment_accum_rows;  // [rows, key segments], accumulator rows; later the sums over earlier key segments
+  std::int32_t* bin_begins;            // [rows, kBins]
   std::int32_t* num_worklist_entries;  // [rows]
   TileRange* tiles;                    // [rows, num_tiles]
   std::int32_t* segment_work_tiles;    // [rows, num_segments]
@@ -68,12 +70,12 @@ struct Lists {
   }
 };
 
-// The kept keys of a piece. Those of a warp are adjacent, 32 in a round.
-struct PieceKeys {
-  __device__ explicit PieceKeys(const Lists& call)
-      : row(blockIdx.x / call.num_pieces),
-        piece(static_cast<int>(blockIdx.x % call.num_pieces)),
-        first(static_cast<int>(piece * kPieceKeys) +
+// The kept keys of a key segment. Those of a warp are adjacent, 32 in a round.
+struct KeySegmentKeys {
+  __device__ explicit KeySegmentKeys(const Lists& call)
+      : row(blockIdx.x / call.num_key_segments),
+        key_segment(static_cast<int>(blockIdx.x % call.num_key_segments)),
+        first(static_cast<int>(key_segment * kKeySegmentSize) +
               static_cast<int>(threadIdx.x) / kWarp * kRounds * kWarp +
               static_cast<int>(threadIdx.x) % kWarp),
         shift(live_range_shift(call.q_lens[row])) {
@@ -84,7 +86,7 @@ struct PieceKeys {
     }
   }
   __device__ bool is_kept(int i) const { return queries[i].x < queries[i].y; }
-  // Whether the block's intervals are cut. `counts` is shared memory of kPieceWarps words.
+  // Whether the block's intervals are cut. `counts` is shared memory of kKeySegmentWarps words.
   __device__ bool cuts(const Lists& call, int* counts) const {
     int count = 0;  // long intervals are counted in the upper half
 #pragma unroll
@@ -97,23 +99,24 @@ struct PieceKeys {
     __syncthreads();
     count = 0;
 #pragma unroll
-    for (int i = 0; i < kPieceWarps; ++i) count += counts[i];
+    for (int i = 0; i < kKeySegmentWarps; ++i) count += counts[i];
     __syncthreads();
-    return cuts_piece(count & 0xFFFF, count >> 16);
+    return cuts_key_segment(count & 0xFFFF, count >> 16);
   }
 
   std::int64_t row;
-  int piece, first, shift;
+  int key_segment, first, shift;
   int2 queries[kRounds];
 };
-static_assert(kPieceKeys == kCutPiece);
+static_assert(kKeySegmentSize == kCutPiece);
 
-static __global__ void __launch_bounds__(kPieceThreads)
+static __global__ void __launch_bounds__(kKeySegmentThreads)
     count_ends(const __grid_constant__ Lists call) {
   __shared__ std::uint32_t counts[kBins];
-  __shared__ int warps[kPieceWarps];
-  for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kPieceThreads) counts[bin] = 0;
-  const PieceKeys keys(call);
+  __shared__ int warps[kKeySegmentWarps];
+  for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kKeySegmentThreads)
+    counts[bin] = 0;
+  const KeySegmentKeys keys(call);
   const bool cuts = keys.cuts(call, warps);
   const int segment = call.segment_queries();
   int num_accum_rows = 0;
@@ -134,14 +137,14 @@ static __global__ void __launch_bounds__(kPieceThreads)
   if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = num_accum_rows;
   __syncthreads();
   std::uint32_t* const out = call.counts + std::int64_t{blockIdx.x} * kBins;
-  for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kPieceThreads) {
+  for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kKeySegmentThreads) {
     out[bin] = counts[bin];
   }
   if (threadIdx.x == 0) {
     num_accum_rows = 0;
 #pragma unroll
     for (const int each : warps) num_accum_rows += each;
-    call.piece_sums[blockIdx.x] = num_accum_rows;
+    call.key_segment_accum_rows[blockIdx.x] = num_accum_rows;
   }
 }
 
@@ -170,19 +173,19 @@ static __global__ void __launch_bounds__(kRowThreads)
   __shared__ int warps[kWarp];
   const std::int64_t row = blockIdx.x;
   const int bin = static_cast<int>(threadIdx.x);
-  std::uint32_t* counts = call.counts + row * call.num_pieces * kBins + bin;
+  std::uint32_t* counts = call.counts + row * call.num_key_segments * kBins + bin;
   constexpr std::uint32_t kAtOnce = 16;  // loads before the stores that might change what they read
   int sum = 0;
-  for (std::uint32_t piece = 0; piece < call.num_pieces; piece += kAtOnce) {
+  for (std::uint32_t key_segment = 0; key_segment < call.num_key_segments; key_segment += kAtOnce) {
     std::uint32_t here[kAtOnce];
 #pragma unroll
     for (std::uint32_t i = 0; i < kAtOnce; ++i) {
-      here[i] = piece + i < call.num_pieces ? counts[(piece + i) * kBins] : 0;
+      here[i] = key_segment + i < call.num_key_segments ? counts[(key_segment + i) * kBins] : 0;
     }
 #pragma unroll
     for (std::uint32_t i = 0; i < kAtOnce; ++i) {
-      if (piece + i < call.num_pieces)
-        counts[(piece + i) * kBins] = static_cast<std::uint32_t>(sum);
+      if (key_segment + i < call.num_key_segments)
+        counts[(key_segment + i) * kBins] = static_cast<std::uint32_t>(sum);
       sum += static_cast<int>(here[i]);
     }
   }
@@ -193,29 +196,33 @@ static __global__ void __launch_bounds__(kRowThreads)
     call.segment_work_tiles[row * call.num_segments + i] = 0;
   }
   int num_accum_rows = 0;
-  for (std::uint32_t first = 0; first < call.num_pieces; first += kRowThreads) {
-    const std::uint32_t piece = first + threadIdx.x;
-    std::int32_t* const of_piece = call.piece_sums + row * call.num_pieces + piece;
-    const int before = num_accum_rows + sums.before(piece < call.num_pieces ? *of_piece : 0);
-    if (piece < call.num_pieces) *of_piece = before;
+  for (std::uint32_t first = 0; first < call.num_key_segments; first += kRowThreads) {
+    const std::uint32_t key_segment = first + threadIdx.x;
+    std::int32_t* const of_key_segment =
+        call.key_segment_accum_rows + row * call.num_key_segments + key_segment;
+    const int before =
+        num_accum_rows + sums.before(key_segment < call.num_key_segments ? *of_key_segment : 0);
+    if (key_segment < call.num_key_segments) *of_key_segment = before;
     num_accum_rows += sums.all;
   }
   if (bin == 0) call.num_accum_rows[row] = min(num_accum_rows, call.sum_rows);
 }
 
-static __global__ void __launch_bounds__(kPieceThreads)
+static __global__ void __launch_bounds__(kKeySegmentThreads)
     place_keys(const __grid_constant__ Lists call) {
-  __shared__ int places[kPieceWarps][kBins];  // counts of a warp; then the place of its next part
+  __shared__ int places[kKeySegmentWarps]
+                       [kBins];  // counts of a warp; then the place of its next part
   // Relative to the warp's first key
-  __shared__ std::uint8_t kept_keys[kPieceWarps][kRounds * kWarp];
-  __shared__ int warps[kPieceWarps];
+  __shared__ std::uint8_t kept_keys[kKeySegmentWarps][kRounds * kWarp];
+  __shared__ int warps[kKeySegmentWarps];
   static_assert(kRounds * kWarp <= 256);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  for (int i = static_cast<int>(threadIdx.x); i < kPieceWarps * kBins; i += kPieceThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kKeySegmentWarps * kBins;
+       i += kKeySegmentThreads) {
     (&places[0][0])[i] = 0;
   }
-  const PieceKeys keys(call);
+  const KeySegmentKeys keys(call);
   const bool cuts = keys.cuts(call, warps);
   // Compacts the kept keys of a warp; 32 of them are a round.
   int num_kept = 0;
@@ -260,13 +267,13 @@ static __global__ void __launch_bounds__(kPieceThreads)
   num_accum_rows = __reduce_add_sync(~0u, num_accum_rows);
   if (lane == 0) warps[warp] = num_accum_rows;
   __syncthreads();
-  int accum_row = call.piece_sums[blockIdx.x];
+  int accum_row = call.key_segment_accum_rows[blockIdx.x];
   for (int i = 0; i < warp; ++i) accum_row += warps[i];
-  for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kPieceThreads) {
+  for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kKeySegmentThreads) {
     int at = call.bin_begins[keys.row * kBins + bin] +
              static_cast<int>(call.counts[std::int64_t{blockIdx.x} * kBins + bin]);
 #pragma unroll
-    for (int i = 0; i < kPieceWarps; ++i) {
+    for (int i = 0; i < kKeySegmentWarps; ++i) {
       const int count = places[i][bin];
       places[i][bin] = at;
       at += count;
@@ -309,11 +316,11 @@ static __global__ void __launch_bounds__(kPieceThreads)
 }
 
 // A block sorts a block of tiles; a warp has a tile of the result.
-static __global__ void __launch_bounds__(kPieceThreads)
+static __global__ void __launch_bounds__(kKeySegmentThreads)
     order_blocks(const __grid_constant__ Lists call, int blocks_of_row) {
   constexpr int kMaxKeys = kMaxBlockTiles * kWorklistTile;
   constexpr int kItemsOfThread = zoh::kSortItems;
-  static_assert(kMaxKeys == kPieceThreads * kItemsOfThread &&
+  static_assert(kMaxKeys == kKeySegmentThreads * kItemsOfThread &&
                 kWorklistTile == kWarp * kItemsOfThread);
   __shared__ zoh::RankStorage<kMaxKeys> storage;
   __shared__ int4 unordered[kMaxKeys];
@@ -329,7 +336,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
       positions[kItemsOfThread];  // larger positions begin earlier, or come first in the list
 #pragma unroll
   for (int i = 0; i < kItemsOfThread; ++i) {
-    const int at = i * kPieceThreads + thread;
+    const int at = i * kKeySegmentThreads + thread;
     positions[i] = 0;
     if (at >= size) continue;
     unordered[at] = keys[at];
@@ -337,7 +344,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
                    ~static_cast<std::uint32_t>(at);
   }
   __syncthreads();
-  zoh::sort_piece(storage, positions);
+  zoh::sort_key_segment(storage, positions);
 
   int min_begin = 0x7FFFFFFF, max_begin = 0, min_end = 0x7FFFFFFF, max_end = 0;
   const int first = thread * kItemsOfThread;

@@ -204,17 +204,17 @@ PlanWork WorkCounter::closed_form_work(const WorkTile& work_tile) const {
   StepWork& full = work.of(PlanSegmentKind::full);
   StepWork& partial = work.of(PlanSegmentKind::bitmap);
   for (const int index : {0, 1}) {
-    const ClosedFormWalk::Stretch& stretch = walk.stretch(index);
-    const std::int32_t origin = stretch.first - before;
-    before += stretch.end - stretch.first;
+    const ClosedFormWalk::TileRun& tile_run = walk.tile_run(index);
+    const std::int32_t origin = tile_run.first - before;
+    before += tile_run.end - tile_run.first;
     const std::int32_t first =
-        is_part ? std::max(stretch.first, origin + work_tile.first_tile) : stretch.first;
+        is_part ? std::max(tile_run.first, origin + work_tile.first_tile) : tile_run.first;
     const std::int32_t end =
-        is_part ? std::min(stretch.end, origin + work_tile.first_tile + work_tile.num_tiles)
-                : stretch.end;
-    const std::int32_t full_first = std::clamp(stretch.full_first, first, std::max(first, end));
+        is_part ? std::min(tile_run.end, origin + work_tile.first_tile + work_tile.num_tiles)
+                : tile_run.end;
+    const std::int32_t full_first = std::clamp(tile_run.full_first, first, std::max(first, end));
     const std::int32_t full_end =
-        std::clamp(stretch.full_end, full_first, std::max(full_first, end));
+        std::clamp(tile_run.full_end, full_first, std::max(full_first, end));
     if (full_first < full_end) {
       full.tiles += full_end - full_first;
       full.cells += rows * keys_of(full_first, full_end);

@@ -157,9 +157,9 @@ std::vector<WorkTile> closed_form_work_tiles(const AttentionPlan& plan,
              first += group_size) {
           for (std::int32_t h = first; h < first + group_size; h += plan.heads_per_tile) {
             for (std::int32_t i = 0; i < plan.num_splits; ++i) {
-              const Piece piece = piece_of(row.num_tiles, plan.num_splits, i);
-              work_tiles.push_back({b, h, row.q_tile, 0, 0, 0, piece.num_tiles, 0, piece.first_tile,
-                                    plan.num_splits == 1 ? kWholeRow : i});
+              const SplitRun split_run = split_run_of(row.num_tiles, plan.num_splits, i);
+              work_tiles.push_back({b, h, row.q_tile, 0, 0, 0, split_run.num_tiles, 0,
+                                    split_run.first_tile, plan.num_splits == 1 ? kWholeRow : i});
             }
           }
         }
@@ -183,7 +183,7 @@ PlanCounts count_closed_form_tiles(const AttentionPlan& plan) {
     for (std::int64_t i = 0; i < ceil_div(element.num_rows, plan.mask_tile().block_q); ++i) {
       const ClosedFormWalk walk = walk_of(element, plan.mask_tile(), i);
       std::int64_t full = 0;
-      for (const int index : {0, 1}) full += walk.stretch(index).num_full();
+      for (const int index : {0, 1}) full += walk.tile_run(index).num_full();
       counts.full_tiles += full;
       counts.formula_tiles += walk.num_tiles() - full;
       counts.empty_items += std::max(plan.num_splits - walk.num_tiles(), 0);

@@ -48,15 +48,15 @@ FDMA_HOST_DEVICE std::int32_t first_after(std::int32_t begin, std::int32_t end,
   return begin;
 }
 
-/// The offsets of query tile `tile`. stretch(n) are the query tiles of number n. Far numbers are
+/// The offsets of query tile `tile`. run(n) are the query tiles of number n. Far numbers are
 /// below `num_far`, near ones from there up to `num_tiles`.
-template <class StretchOf>
-FDMA_HOST_DEVICE DqSemaphoreOffsets dq_semaphore_offsets(const StretchOf& stretch,
+template <class TileRunOf>
+FDMA_HOST_DEVICE DqSemaphoreOffsets dq_semaphore_offsets(const TileRunOf& tile_run,
                                                          std::int32_t num_far,
                                                          std::int32_t num_tiles,
                                                          std::int32_t tile) {
-  const auto begins = [&](std::int32_t n) { return stretch(n).first <= tile; };
-  const auto has_ended = [&](std::int32_t n) { return stretch(n).end <= tile; };
+  const auto begins = [&](std::int32_t n) { return tile_run(n).first <= tile; };
+  const auto has_ended = [&](std::int32_t n) { return tile_run(n).end <= tile; };
   const std::int32_t far_begin = first_after(0, num_far, begins);
   const std::int32_t far_end = first_after(far_begin, num_far, has_ended);
   const std::int32_t near_begin = first_after(num_far, num_tiles, begins);

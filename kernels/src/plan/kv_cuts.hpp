@@ -20,7 +20,7 @@ FDMA_HOST_DEVICE inline std::int64_t longest_short_life(std::int64_t w, std::int
 
 /// Whether the intervals of a block of keys are cut: where keys that begin together end apart. Keys
 /// that come and go one after the other share tiles, and what is in the cache, without cuts.
-FDMA_HOST_DEVICE inline bool cuts_piece(std::int64_t num_intervals, std::int64_t num_long) {
+FDMA_HOST_DEVICE inline bool cuts_key_segment(std::int64_t num_intervals, std::int64_t num_long) {
   return num_long > 0 && num_long * 8 >= num_intervals;
 }
 

@@ -15,7 +15,7 @@
 //             and cut every 4,096 queries: random scores 1.28 and 1.07, clustered 1.23 and 1.07,
 //             drifting (newer keys better by 1 in 2,048) 1.53 and 1.22
 // Not worth   rising scores, a sliding window: keys end in the order in which they begin, 1.06 and
-//             1.09; nothing is cut (cuts_piece)
+//             1.09; nothing is cut (cuts_key_segment)
 #include "plan/kv_worklist.hpp"
 
 #include <algorithm>
@@ -79,7 +79,7 @@ std::vector<WorklistEntry> cut_intervals(std::span<const std::int64_t> offsets,
       ++num_intervals;
       if (queries.end - queries.begin > longest) ++num_long;
     });
-    const bool cuts = cuts_piece(num_intervals, num_long);
+    const bool cuts = cuts_key_segment(num_intervals, num_long);
     each([&](std::int32_t key, Interval queries) {
       while (cuts && queries.begin / segment_queries != (queries.end - 1) / segment_queries) {
         const std::int64_t end = (queries.begin / segment_queries + 1) * segment_queries;

@@ -33,9 +33,9 @@ struct HeadWorklist {
 
 /// The worklist of keys of which key k is seen by the queries of intervals[offsets[k] .. [k + 1]),
 /// ascending and below q_len, with at most `w` keys seen by one query. In blocks of keys for which
-/// cuts_piece holds, intervals are cut at multiples of `segment` tiles of queries. All are then
-/// sorted by ((q_end - 1) >> live_range_shift, key, q_begin), and blocks of order_block_tiles by
-/// q_begin alone, stably. Each tile is a work tile. A key that is listed several times has an
+/// cuts_key_segment holds, intervals are cut at multiples of `segment` tiles of queries. All are
+/// then sorted by ((q_end - 1) >> live_range_shift, key, q_begin), and blocks of order_block_tiles
+/// by q_begin alone, stably. Each tile is a work tile. A key that is listed several times has an
 /// accumulator row, which its entries share, and rows follow the permutation of keys.
 ///
 /// Cost        O(entries log entries), with up to q_len / (128 * segment) entries per interval

@@ -67,13 +67,13 @@ struct Row {
   std::int64_t num_rows;  ///< queries
 };
 
-std::int32_t num_pieces(std::int32_t num_tiles, std::int32_t largest) {
+std::int32_t num_split_runs(std::int32_t num_tiles, std::int32_t largest) {
   return std::max(1, static_cast<std::int32_t>(ceil_div(num_tiles, largest)));
 }
 
-double piece_cost(const Row& row, std::int32_t piece_tiles, std::int32_t pieces) {
-  if (pieces == 1) return row.tiles + kItem;
-  return row.tiles * piece_tiles / row.num_tiles + kSplitWorkTile;
+double split_run_cost(const Row& row, std::int32_t split_run_tiles, std::int32_t split_runs) {
+  if (split_runs == 1) return row.tiles + kItem;
+  return row.tiles * split_run_tiles / row.num_tiles + kSplitWorkTile;
 }
 
 struct Prediction {
@@ -138,14 +138,15 @@ class Splitter {
       const std::size_t first = costs_.size();
       for (std::size_t i = l2_groups_[s]; i < l2_groups_[s + 1]; ++i) {
         const Row& row = rows_[i];
-        const std::int32_t pieces = num_pieces(row.num_tiles, largest);
-        for (std::int32_t p = 0; p < pieces; ++p) {
-          costs_.push_back(piece_cost(row, piece_of(row.num_tiles, pieces, p).num_tiles, pieces));
+        const std::int32_t split_runs = num_split_runs(row.num_tiles, largest);
+        for (std::int32_t p = 0; p < split_runs; ++p) {
+          costs_.push_back(split_run_cost(row, split_run_of(row.num_tiles, split_runs, p).num_tiles,
+                                          split_runs));
           sum += costs_.back();
         }
-        if (pieces == 1) continue;
-        partials += pieces;
-        combine += kCombineRow * static_cast<double>(row.num_rows * pieces);
+        if (split_runs == 1) continue;
+        partials += split_runs;
+        combine += kCombineRow * static_cast<double>(row.num_rows * split_runs);
       }
       std::sort(costs_.begin() + static_cast<std::ptrdiff_t>(first), costs_.end(),
                 std::greater<>());
@@ -190,8 +191,8 @@ std::int32_t packed_heads(const BlockMask& mask, const AttentionShape& shape) {
   return heads;
 }
 
-Piece piece_of(std::int32_t num_tiles, std::int32_t num_pieces, std::int32_t index) {
-  const std::int32_t size = num_tiles / num_pieces, larger = num_tiles % num_pieces;
+SplitRun split_run_of(std::int32_t num_tiles, std::int32_t num_split_runs, std::int32_t index) {
+  const std::int32_t size = num_tiles / num_split_runs, larger = num_tiles % num_split_runs;
   return {index * size + std::min(index, larger), size + (index < larger ? 1 : 0)};
 }
 
@@ -292,18 +293,19 @@ void split_rows(AttentionPlan& plan, std::span<const std::size_t> l2_groups,
     ranked.clear();
     for (std::size_t i = l2_groups[s]; i < l2_groups[s + 1]; ++i) {
       const WorkTile& row = plan.work_tiles[i];
-      const std::int32_t pieces = num_pieces(row.num_tiles, largest);
-      for (std::int32_t p = 0; p < pieces; ++p) {
-        const Piece piece = piece_of(row.num_tiles, pieces, p);
+      const std::int32_t split_runs = num_split_runs(row.num_tiles, largest);
+      for (std::int32_t p = 0; p < split_runs; ++p) {
+        const SplitRun split_run = split_run_of(row.num_tiles, split_runs, p);
         WorkTile work_tile = row;
-        work_tile.first_tile = piece.first_tile;
-        work_tile.num_tiles = piece.num_tiles;
-        if (pieces > 1) work_tile.partial = next_partial + p;
-        ranked.push_back({piece_cost(splitter.rows()[i], piece.num_tiles, pieces), work_tile});
+        work_tile.first_tile = split_run.first_tile;
+        work_tile.num_tiles = split_run.num_tiles;
+        if (split_runs > 1) work_tile.partial = next_partial + p;
+        ranked.push_back(
+            {split_run_cost(splitter.rows()[i], split_run.num_tiles, split_runs), work_tile});
       }
-      if (pieces == 1) continue;
-      plan.split_rows.push_back({row.batch, row.head, row.q_tile, next_partial, pieces});
-      next_partial += pieces;
+      if (split_runs == 1) continue;
+      plan.split_rows.push_back({row.batch, row.head, row.q_tile, next_partial, split_runs});
+      next_partial += split_runs;
     }
     std::stable_sort(ranked.begin(), ranked.end(),
                      [](const Ranked& a, const Ranked& b) { return a.cost > b.cost; });

@@ -30,15 +30,15 @@ std::int32_t heads_per_tile_of_group(std::int32_t group_size);
 std::int32_t packed_heads(const BlockMask& mask, const AttentionShape& shape);
 
 /// A part of a row: tiles [first_tile, first_tile + num_tiles).
-struct Piece {
+struct SplitRun {
   std::int32_t first_tile;
   std::int32_t num_tiles;
-  friend bool operator==(const Piece&, const Piece&) = default;
+  friend bool operator==(const SplitRun&, const SplitRun&) = default;
 };
 
-/// Part `index` of `num_pieces` parts of a row. Sizes differ by one at most, and larger ones come
-/// first.
-Piece piece_of(std::int32_t num_tiles, std::int32_t num_pieces, std::int32_t index);
+/// Part `index` of `num_split_runs` parts of a row. Sizes differ by one at most, and larger ones
+/// come first.
+SplitRun split_run_of(std::int32_t num_tiles, std::int32_t num_split_runs, std::int32_t index);
 
 /// Predicted time of combining the split rows of a plan, in full tiles; 0 if no row is split.
 double combine_tiles(const AttentionPlan& plan);

@@ -103,7 +103,7 @@ Result<void> RowCover::add(std::size_t index, std::int64_t row_tiles) {
     return fail(fmt::format("is split: expected a partial in [{}, {}), got {}", row.first_partial,
                             row.first_partial + row.num_partials, work_tile.partial));
   }
-  Part& part = parts_[static_cast<std::size_t>(work_tile.partial)];
+  SplitRange& part = parts_[static_cast<std::size_t>(work_tile.partial)];
   if (part.first_tile >= 0) return fail(fmt::format("partial {} comes twice", work_tile.partial));
   if (work_tile.first_tile < 0 || work_tile.num_tiles < 1 ||
       std::int64_t{work_tile.first_tile} + work_tile.num_tiles > row_tiles) {
@@ -120,10 +120,10 @@ Result<void> RowCover::finish() const {
   // There are as many work tiles as rows and partials, and none occurs twice, so none is missing.
   for (std::size_t i = 0; i < plan_.split_rows.size(); ++i) {
     const SplitRow& row = plan_.split_rows[i];
-    const Part& first = parts_[static_cast<std::size_t>(row.first_partial)];
+    const SplitRange& first = parts_[static_cast<std::size_t>(row.first_partial)];
     std::int64_t next_tile = 0;
     for (std::int32_t p = 0; p < row.num_partials; ++p) {
-      const Part& part =
+      const SplitRange& part =
           parts_[static_cast<std::size_t>(row.first_partial) + static_cast<std::size_t>(p)];
       if (part.first_segment != first.first_segment || part.num_segments != first.num_segments ||
           part.step != first.step || part.num_entries != first.num_entries) {

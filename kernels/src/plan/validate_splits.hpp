@@ -27,7 +27,7 @@ class RowCover {
   Result<void> finish() const;
 
  private:
-  struct Part {
+  struct SplitRange {
     std::int32_t first_tile = -1;
     std::int32_t num_tiles = 0;
     std::int64_t row_tiles = 0;
@@ -41,7 +41,7 @@ class RowCover {
   std::int32_t sets_of_group_;
   std::vector<std::int64_t> first_of_batch_;
   std::vector<std::int32_t> split_row_of_;  ///< by place: an index, kWhole or kSeen
-  std::vector<Part> parts_;                 ///< by partial
+  std::vector<SplitRange> parts_;           ///< by partial
 };
 
 }  // namespace fdma

@@ -75,7 +75,7 @@ struct Cell {
 };
 
 /// The undecided tiles [first_tile, end_tile) of a tile row and where their rows lie in the panel.
-struct Stretch {
+struct UndecidedRun {
   std::int32_t first_tile;
   std::int32_t end_tile;
   std::int64_t first_word;
@@ -87,7 +87,7 @@ struct Stretch {
 struct Panel {
   std::int32_t tile_row = 0;
   std::vector<TileRange> ranges;
-  std::vector<Stretch> stretches;
+  std::vector<UndecidedRun> tile_runs;
   std::vector<std::uint64_t> words;
   std::int64_t stride = 0;
   std::optional<Cell> undefined;
@@ -131,24 +131,26 @@ class Lowering {
   void evaluate(std::int32_t tile_row, Panel& panel, Worker& worker) const {
     panel.tile_row = tile_row;
     panel.ranges.clear();
-    panel.stretches.clear();
+    panel.tile_runs.clear();
     panel.undefined.reset();
     if (meter_.must_stop()) return;
     prune(tile_row, worker);
-    plan_stretches(panel, worker);
-    for (const Stretch& stretch : panel.stretches) evaluate_stretch(stretch, panel, worker);
+    plan_tile_runs(panel, worker);
+    for (const UndecidedRun& tile_run : panel.tile_runs) evaluate_tile_run(tile_run, panel, worker);
     collect_ranges(panel, worker);
   }
 
   /// Writes the cells of a partial tile in bitmap order.
   void copy_tile(const Panel& panel, std::int32_t tile, std::uint64_t* words) const {
-    const auto after = std::upper_bound(
-        panel.stretches.begin(), panel.stretches.end(), tile,
-        [](std::int32_t value, const Stretch& stretch) { return value < stretch.first_tile; });
-    const Stretch& stretch = *(after - 1);
-    const std::int64_t first_bit = std::int64_t{tile} * block_.block_kv - 64 * stretch.first_word;
+    const auto after = std::upper_bound(panel.tile_runs.begin(), panel.tile_runs.end(), tile,
+                                        [](std::int32_t value, const UndecidedRun& tile_run) {
+                                          return value < tile_run.first_tile;
+                                        });
+    const UndecidedRun& tile_run = *(after - 1);
+    const std::int64_t first_bit = std::int64_t{tile} * block_.block_kv - 64 * tile_run.first_word;
     const auto* from =
-        reinterpret_cast<const unsigned char*>(panel.words.data() + stretch.offset) + first_bit / 8;
+        reinterpret_cast<const unsigned char*>(panel.words.data() + tile_run.offset) +
+        first_bit / 8;
     auto* to = reinterpret_cast<unsigned char*>(words);
     const std::int64_t row_bytes = block_.block_kv / 8;
     const std::int64_t stride = panel.stride * 8;
@@ -198,26 +200,26 @@ class Lowering {
   }
 
   /// Joins undecided tiles to ranges of whole words and gives the ranges places in the panel.
-  void plan_stretches(Panel& panel, const Worker& worker) const {
+  void plan_tile_runs(Panel& panel, const Worker& worker) const {
     for (std::int32_t tile = 0; tile < num_tile_cols_; ++tile) {
       if (worker.classes[static_cast<std::size_t>(tile)] != TileClass::undecided) continue;
       const std::int64_t first_word = std::int64_t{tile} * block_.block_kv / 64;
-      if (!panel.stretches.empty()) {
-        Stretch& last = panel.stretches.back();
+      if (!panel.tile_runs.empty()) {
+        UndecidedRun& last = panel.tile_runs.back();
         if (tile - last.end_tile <= kMaxGap || first_word < last.first_word + last.num_words) {
           last.end_tile = tile + 1;
           last.num_words = end_word(tile + 1) - last.first_word;
           continue;
         }
       }
-      panel.stretches.push_back({tile, tile + 1, first_word, end_word(tile + 1) - first_word, 0});
+      panel.tile_runs.push_back({tile, tile + 1, first_word, end_word(tile + 1) - first_word, 0});
     }
     std::int64_t num_words = 0;
-    for (Stretch& stretch : panel.stretches) {
-      stretch.offset = num_words;
+    for (UndecidedRun& tile_run : panel.tile_runs) {
+      tile_run.offset = num_words;
       // Reserves a whole last tile, past the last word of the row if need be.
       num_words +=
-          ceil_div(std::int64_t{stretch.end_tile} * block_.block_kv, 64) - stretch.first_word;
+          ceil_div(std::int64_t{tile_run.end_tile} * block_.block_kv, 64) - tile_run.first_word;
     }
     // A stride that is no power of two puts the rows of a tile into different cache sets.
     panel.stride = num_words == 0 ? 0 : num_words + 8 + (num_words % 16 == 8 ? 8 : 0);
@@ -231,22 +233,22 @@ class Lowering {
     return ceil_div(std::min(kv_len_, std::int64_t{end_tile} * block_.block_kv), 64);
   }
 
-  void evaluate_stretch(const Stretch& stretch, Panel& panel, Worker& worker) const {
-    const auto num_words = static_cast<std::size_t>(stretch.num_words);
+  void evaluate_tile_run(const UndecidedRun& tile_run, Panel& panel, Worker& worker) const {
+    const auto num_words = static_cast<std::size_t>(tile_run.num_words);
     worker.row_every.assign(num_words, ~std::uint64_t{0});
     worker.row_some.assign(num_words, 0);
     const std::int64_t q_begin = std::int64_t{panel.tile_row} * block_.block_q;
     const std::int64_t num_rows = rows_of(panel.tile_row);
     const std::int64_t room =
-        ceil_div(std::int64_t{stretch.end_tile} * block_.block_kv, 64) - stretch.first_word;
-    for (std::int64_t w = 0; w < stretch.num_words; w += program_.max_words()) {
-      const std::int64_t count = std::min(program_.max_words(), stretch.num_words - w);
-      const std::int64_t first_word = stretch.first_word + w;
+        ceil_div(std::int64_t{tile_run.end_tile} * block_.block_kv, 64) - tile_run.first_word;
+    for (std::int64_t w = 0; w < tile_run.num_words; w += program_.max_words()) {
+      const std::int64_t count = std::min(program_.max_words(), tile_run.num_words - w);
+      const std::int64_t first_word = tile_run.first_word + w;
       const bool has_tail = 64 * (first_word + count) > kv_len_;
       const std::uint64_t tail = low_bits(kv_len_ - 64 * (first_word + count - 1));
       for (std::int64_t r = 0; r < num_rows; ++r) {
         if (r % kRowsAtOnce == 0 ? meter_.must_stop() : meter_.has_stopped()) return;
-        std::uint64_t* out = panel.words.data() + r * panel.stride + stretch.offset + w;
+        std::uint64_t* out = panel.words.data() + r * panel.stride + tile_run.offset + w;
         if (r > 0 && repeats_[static_cast<std::size_t>(q_begin + r)] != 0) {
           std::memcpy(out, out - panel.stride, static_cast<std::size_t>(count) * 8);
           continue;
@@ -258,11 +260,11 @@ class Lowering {
         if (has_tail) out[count - 1] &= tail;
       }
     }
-    for (std::int64_t r = 0; r < num_rows && stretch.num_words < room; ++r) {
-      std::uint64_t* row = panel.words.data() + r * panel.stride + stretch.offset;
-      std::fill(row + stretch.num_words, row + room, 0);
+    for (std::int64_t r = 0; r < num_rows && tile_run.num_words < room; ++r) {
+      std::uint64_t* row = panel.words.data() + r * panel.stride + tile_run.offset;
+      std::fill(row + tile_run.num_words, row + room, 0);
     }
-    classify(stretch, worker);
+    classify(tile_run, worker);
   }
 
   static void store(const Plane& plane, std::uint64_t* out, std::uint64_t* every,
@@ -297,12 +299,13 @@ class Lowering {
     }
   }
 
-  void classify(const Stretch& stretch, Worker& worker) const {
-    for (std::int32_t tile = stretch.first_tile; tile < stretch.end_tile; ++tile) {
+  void classify(const UndecidedRun& tile_run, Worker& worker) const {
+    for (std::int32_t tile = tile_run.first_tile; tile < tile_run.end_tile; ++tile) {
       TileClass& known = worker.classes[static_cast<std::size_t>(tile)];
       if (known != TileClass::undecided) continue;
-      const std::int64_t begin = std::int64_t{tile} * block_.block_kv - 64 * stretch.first_word;
-      const std::int64_t end = std::min(kv_len_ - 64 * stretch.first_word, begin + block_.block_kv);
+      const std::int64_t begin = std::int64_t{tile} * block_.block_kv - 64 * tile_run.first_word;
+      const std::int64_t end =
+          std::min(kv_len_ - 64 * tile_run.first_word, begin + block_.block_kv);
       if (!box::any_bit(worker.row_some.data(), begin, end)) {
         known = TileClass::empty;
       } else if (box::all_bits(worker.row_every.data(), begin, end)) {

@@ -140,7 +140,7 @@ std::string row_error(const sm90::PlanArrays& arrays, const std::vector<sm90::Ti
       const ClosedFormWalk walk = walk_of(element, tile, got.q_tile);
       if (got.num_tiles != walk.num_tiles()) return where + ": another number of tiles";
       for (const int index : {0, 1}) {
-        const ClosedFormWalk::Stretch &a = got.stretches[index], &c = walk.stretch(index);
+        const ClosedFormWalk::TileRun &a = got.tile_runs[index], &c = walk.tile_run(index);
         if (std::tie(a.first, a.end) != std::tie(c.first, c.end) || a.num_full() != c.num_full()) {
           return where + ": another stretch";
         }

@@ -256,7 +256,7 @@ TEST(DeviceKvWorklist, PiecesOfKeysAreCutOrNot) {
   c.kv_len = 20000;
   c.q_lens = {20000};
   for (std::int32_t key = 0; key < 20000; ++key) {
-    // An eighth, a little less and a little more of a piece is long; all of one; none.
+    // An eighth, a little less and a little more of a key segment is long; all of one; none.
     const unsigned in_thousand = std::vector<unsigned>{125, 100, 150, 1000, 0}[key / 2048 % 5];
     const std::int32_t life = random() % 1000 < in_thousand ? 3000 : 300;
     c.kept.push_back({key, std::min(key + life, 20000)});

@@ -119,7 +119,7 @@ TEST(DeviceTopk, GroupsLongerAndShorterThanAPiece) {
 TEST(DeviceTopk, ManyTokens) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(3);
-  // 33 pieces; 64, the most whose thresholds are found by samples; 65.
+  // 33 key segments; 64, the most whose thresholds are found by samples; 65.
   for (const std::int32_t length : {64 * 1024 + 1, 131072, 131072 + 77}) {
     const ColumnIntervals causal = groups({length}, true, 0);
     for (const std::int64_t w : {64, 2048, 26214}) {
@@ -137,8 +137,9 @@ TEST(DeviceTopk, ManyRowsOfPieces) {
                                        groups({50, 60000, 4096, 20000, 7, 30000}, true, 5)}) {
     const auto kinds = all_scores(among.kv_len, random);
     auto many = kinds;
-    const std::int64_t num_pieces = (among.kv_len + 2047) / 2048;
-    while (static_cast<std::int64_t>(many.size()) * num_pieces < 1056 + 2 * num_pieces) {
+    const std::int64_t num_key_segments = (among.kv_len + 2047) / 2048;
+    while (static_cast<std::int64_t>(many.size()) * num_key_segments <
+           1056 + 2 * num_key_segments) {
       many.push_back(kinds[many.size() % kinds.size()]);
     }
     for (const std::int64_t w : {100, 2048}) {
@@ -148,7 +149,7 @@ TEST(DeviceTopk, ManyRowsOfPieces) {
   }
 }
 
-// The same with a piece a row: no thresholds are looked for.
+// The same with a key segment a row: no thresholds are looked for.
 TEST(DeviceTopk, ManyRowsOfOnePiece) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(8);
@@ -164,7 +165,7 @@ TEST(DeviceTopk, ManyRowsOfOnePiece) {
   }
 }
 
-// Values of very different size, or nearly equal ones: what a piece is sorted by differs.
+// Values of very different size, or nearly equal ones: what a key segment is sorted by differs.
 TEST(DeviceTopk, ScoresOfEveryScale) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(9);
@@ -197,8 +198,8 @@ TEST(DeviceTopk, ScoresOfEveryScale) {
   }
 }
 
-// The faster scores drift, the fewer pieces are those from which the keys come that are evicted in
-// one.
+// The faster scores drift, the fewer key segments are those from which the keys come that are
+// evicted in one.
 TEST(DeviceTopk, DriftingAtEverySpeed) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(10);

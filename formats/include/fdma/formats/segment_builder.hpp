@@ -85,9 +85,9 @@ class DataIndex {
 
 /// The cells of a maximal segment of partial tiles of one tile row, for rule 2. Its tiles count
 /// from 0.
-class PartialStretch {
+class PartialRun {
  public:
-  virtual ~PartialStretch() = default;
+  virtual ~PartialRun() = default;
   /// Key intervals of all rows, clipped to the segment; any value above `limit` if there are more.
   virtual std::int64_t num_intervals(std::int64_t limit) = 0;
   /// The end of a run of tiles from `tile` on that are known to hold the same cells without a look
@@ -134,13 +134,13 @@ class SegmentBuilder {
 
   /// Appends `count` tile rows first_row, first_row + period, ... `segments` describes the first
   /// one; the others move by the steps of its segments. Rows of one residue modulo the period come
-  /// in ascending order. Partial segments come from add_partial_stretch, called in row-major order
+  /// in ascending order. Partial segments come from add_partial_run, called in row-major order
   /// of their first rows.
   void add_rows(std::int32_t first_row, std::int32_t count, std::span<const TileSegment> segments);
   /// Appends to `segments` the segments that store the partial tiles [first_tile, end_tile), which
   /// move by `step`.
-  void add_partial_stretch(std::int32_t first_tile, std::int32_t end_tile, std::int32_t step,
-                           PartialStretch& stretch, std::vector<TileSegment>& segments);
+  void add_partial_run(std::int32_t first_tile, std::int32_t end_tile, std::int32_t step,
+                       PartialRun& tile_run, std::vector<TileSegment>& segments);
   /// Declares that every row before `row` was appended; needed after add_rows with a period above
   /// 1.
   void skip_to(std::int32_t row) { next_row_ = row; }

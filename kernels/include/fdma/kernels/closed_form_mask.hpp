@@ -175,7 +175,7 @@ class ClosedFormRows {
 /// at their edges may be.
 class ClosedFormWalk {
  public:
-  struct Stretch {
+  struct TileRun {
     std::int32_t first, end;            ///< tiles; first <= end
     std::int32_t full_first, full_end;  ///< tiles that every row sees whole, cut to the segment
     FDMA_HOST_DEVICE std::int32_t num_full() const {
@@ -211,46 +211,46 @@ class ClosedFormWalk {
       near_any = {0, 0};
     }
     set(0, near_any, near_all, block_kv, rows.kv_len_, 0);
-    set(1, band_any, band_all, block_kv, rows.kv_len_, stretches_[0].end);
-    stretch_ = stretches_[0];
+    set(1, band_any, band_all, block_kv, rows.kv_len_, tile_runs_[0].end);
+    tile_run_ = tile_runs_[0];
   }
 
   /// The tiles of `block` columns that `any` meets, as one segment; a tile is full where it lies in
   /// `all`, as far as columns exist. `any` and `all` lie in [0, length) or are empty.
   FDMA_HOST_DEVICE ClosedFormWalk(ClosedFormRange any, ClosedFormRange all, std::int32_t length,
                                   std::int32_t block) {
-    stretches_[0] = {0, 0, 0, 0};
+    tile_runs_[0] = {0, 0, 0, 0};
     set(1, any, all, block, length, 0);
-    stretch_ = stretches_[0];
+    tile_run_ = tile_runs_[0];
   }
 
   FDMA_HOST_DEVICE std::int32_t num_tiles() const {
-    return stretches_[0].end - stretches_[0].first + stretches_[1].end - stretches_[1].first;
+    return tile_runs_[0].end - tile_runs_[0].first + tile_runs_[1].end - tile_runs_[1].first;
   }
 
   /// Goes on as if next had been called `count` times, at most the number of tiles left.
   FDMA_HOST_DEVICE void skip(std::int32_t count) {
-    const std::int32_t here = stretch_.end - stretch_.first;
+    const std::int32_t here = tile_run_.end - tile_run_.first;
     if (count <= here) {
-      stretch_.first += count;
+      tile_run_.first += count;
     } else {
-      stretch_ = stretches_[1];
-      stretch_.first += count - here;
+      tile_run_ = tile_runs_[1];
+      tile_run_.first += count - here;
     }
   }
 
   /// Segment 0 or 1 as a whole, regardless of what has been walked.
-  FDMA_HOST_DEVICE const Stretch& stretch(int index) const { return stretches_[index]; }
+  FDMA_HOST_DEVICE const TileRun& tile_run(int index) const { return tile_runs_[index]; }
 
   /// The next tile and whether every row sees all of it; false after the last.
   FDMA_HOST_DEVICE bool next(std::int32_t& tile, bool& is_full) {
-    if (stretch_.first >= stretch_.end) {
-      if (stretch_.end == stretches_[1].end) return false;
-      stretch_ = stretches_[1];
-      if (stretch_.first >= stretch_.end) return false;
+    if (tile_run_.first >= tile_run_.end) {
+      if (tile_run_.end == tile_runs_[1].end) return false;
+      tile_run_ = tile_runs_[1];
+      if (tile_run_.first >= tile_run_.end) return false;
     }
-    tile = stretch_.first++;
-    is_full = tile >= stretch_.full_first && tile < stretch_.full_end;
+    tile = tile_run_.first++;
+    is_full = tile >= tile_run_.full_first && tile < tile_run_.full_end;
     return true;
   }
 
@@ -258,25 +258,25 @@ class ClosedFormWalk {
   /// Tiles before `first_tile` belong to the other segment.
   FDMA_HOST_DEVICE void set(int index, ClosedFormRange any, ClosedFormRange all,
                             std::int32_t block_kv, std::int32_t kv_len, std::int32_t first_tile) {
-    Stretch& stretch = stretches_[index];
+    TileRun& tile_run = tile_runs_[index];
     if (any.is_empty()) {
-      stretch = {first_tile, first_tile, 0, 0};
+      tile_run = {first_tile, first_tile, 0, 0};
       return;
     }
-    stretch.first = any.begin / block_kv;
-    stretch.end = (any.end - 1) / block_kv + 1;
-    if (stretch.first < first_tile) stretch.first = first_tile;
-    if (stretch.end < stretch.first) stretch.end = stretch.first;
-    stretch.full_first = 0;
-    stretch.full_end = 0;
+    tile_run.first = any.begin / block_kv;
+    tile_run.end = (any.end - 1) / block_kv + 1;
+    if (tile_run.first < first_tile) tile_run.first = first_tile;
+    if (tile_run.end < tile_run.first) tile_run.end = tile_run.first;
+    tile_run.full_first = 0;
+    tile_run.full_end = 0;
     if (!all.is_empty()) {
-      stretch.full_first = (all.begin + block_kv - 1) / block_kv;
-      stretch.full_end = all.end >= kv_len ? (kv_len - 1) / block_kv + 1 : all.end / block_kv;
+      tile_run.full_first = (all.begin + block_kv - 1) / block_kv;
+      tile_run.full_end = all.end >= kv_len ? (kv_len - 1) / block_kv + 1 : all.end / block_kv;
     }
   }
 
-  Stretch stretches_[2];
-  Stretch stretch_;
+  TileRun tile_runs_[2];
+  TileRun tile_run_;
 };
 
 }  // namespace fdma

@@ -1,4 +1,4 @@
-// Determines which insertions of a piece are accepted, and by that when the evicted keys are
+// Determines which insertions of a key segment are accepted, and by that when the evicted keys are
 // evicted (select_topk.cu). One block runs it.
 //
 // While every arriving key is kept, each insertion evicts the worst key that is kept at that time,
@@ -31,15 +31,15 @@
 namespace fdma::zoh {
 
 struct InsertionStorage {
-  static constexpr int kWords = kPieceKeys / 32;
+  static constexpr int kWords = kKeySegmentSize / 32;
 
-  std::uint32_t is_accepted[kWords];  ///< by index in the piece
-  /// By place among all keys evicted in the piece, the best first
+  std::uint32_t is_accepted[kWords];  ///< by index in the key segment
+  /// By place among all keys evicted in the key segment, the best first
   std::uint32_t is_rejected[kWords];
   std::uint32_t accepted_before[kWords];
   /// is_rejected at the time of numbering, and the number of ones before
   uint2 rejected[kWords];
-  std::uint16_t locals[kPieceKeys];  ///< indices in the piece of the accepted insertions
+  std::uint16_t locals[kKeySegmentSize];  ///< indices in the key segment of the accepted insertions
   int num_accepted;
 };
 
@@ -76,7 +76,7 @@ __device__ __forceinline__ void number_accepted(InsertionStorage& storage) {
   }
   __syncthreads();
 #pragma unroll
-  for (int local = thread; local < kPieceKeys; local += kThreads) {
+  for (int local = thread; local < kKeySegmentSize; local += kThreads) {
     const std::uint32_t word = storage.is_accepted[local / 32];
     if ((word >> lane & 1) != 0) {
       storage.locals[storage.accepted_before[local / 32] + __popc(word & ((1u << lane) - 1))] =
@@ -86,8 +86,8 @@ __device__ __forceinline__ void number_accepted(InsertionStorage& storage) {
   __syncthreads();
 }
 
-/// The index in the piece of the insertion that evicts a key, where the key is the place-th best
-/// (from 0) of those evicted in the piece.
+/// The index in the key segment of the insertion that evicts a key, where the key is the place-th
+/// best (from 0) of those evicted in the key segment.
 __device__ __forceinline__ int eviction_of(const InsertionStorage& storage, int place) {
   const uint2 rejected = storage.rejected[place / 32];
   const int above = static_cast<int>(rejected.y) + __popc(rejected.x & ((1u << place % 32) - 1));

@@ -1,6 +1,6 @@
-// Sorts ranks by one block, four per thread, as many as a piece has or another power of two. The
-// 128 ranks of a warp are sorted in registers (bitonic). Runs of 128, 256, .. are then merged in
-// shared memory, where each thread merges four ranks from the place that a search along its
+// Sorts ranks by one block, four per thread, as many as a key segment has or another power of two.
+// The 128 ranks of a warp are sorted in registers (bitonic). Runs of 128, 256, .. are then merged
+// in shared memory, where each thread merges four ranks from the place that a search along its
 // diagonal finds.
 #pragma once
 
@@ -11,7 +11,7 @@
 namespace fdma::zoh {
 
 inline constexpr int kSortItems = 4;
-inline constexpr int kSortThreads = kPieceKeys / kSortItems;
+inline constexpr int kSortThreads = kKeySegmentSize / kSortItems;
 
 /// Ranks in shared memory, with one unused after each 16. Ranks that are four apart, as the threads
 /// of a warp access them, are in different banks.
@@ -21,7 +21,7 @@ struct RankStorage {
 
   __device__ std::uint64_t& operator[](int i) { return ranks[i + i / 16]; }
 };
-using SortStorage = RankStorage<kPieceKeys>;
+using SortStorage = RankStorage<kKeySegmentSize>;
 
 /// Puts the larger rank first, within a lane.
 __device__ __forceinline__ void order(std::uint64_t& a, std::uint64_t& b) {
@@ -74,8 +74,8 @@ __device__ __forceinline__ void sort_warp(std::uint64_t (&x)[kSortItems]) {
 
 /// Sorts the ranks of all kRanks / kSortItems threads in descending order, thread after thread.
 template <int kRanks>
-__device__ __forceinline__ void sort_piece(RankStorage<kRanks>& storage,
-                                           std::uint64_t (&x)[kSortItems]) {
+__device__ __forceinline__ void sort_key_segment(RankStorage<kRanks>& storage,
+                                                 std::uint64_t (&x)[kSortItems]) {
   sort_warp(x);
   const int first = static_cast<int>(threadIdx.x) * kSortItems;
   for (int size = 32 * kSortItems; size < kRanks; size *= 2) {

@@ -1,5 +1,5 @@
-// DeviceTopk: masks are cut into pieces on the host once and stored in one allocation of device
-// memory.
+// DeviceTopk: masks are cut into key segments on the host once and stored in one allocation of
+// device memory.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -15,11 +15,11 @@ namespace fdma {
 struct DeviceTopk::Impl {
   std::int64_t num_batches = 0, num_heads = 0, kv_len = 0, w = 0;
   std::vector<std::int64_t> q_len_of, kv_len_of;  ///< of each row
-  std::int64_t num_pieces = 0, num_sorted = 0, most_parts = 0;
+  std::int64_t num_key_segments = 0, num_sorted = 0, most_parts = 0;
   int device = 0;
   std::int64_t size_bytes = 0;
   void* memory = nullptr;
-  const zoh::Piece* pieces = nullptr;
+  const zoh::KeySegment* key_segments = nullptr;
   const int2* queries = nullptr;
   const std::uint16_t* ordinals = nullptr;
 
@@ -53,14 +53,14 @@ Result<std::unique_ptr<DeviceTopk::Impl>> upload_rows(const TopkRows& rows, cons
     impl->q_len_of.push_back(rows.masks[static_cast<std::size_t>(mask)].q_len);
     impl->kv_len_of.push_back(rows.masks[static_cast<std::size_t>(mask)].kv_len);
   }
-  impl->num_pieces = static_cast<std::int64_t>(cut.pieces.size());
+  impl->num_key_segments = static_cast<std::int64_t>(cut.key_segments.size());
   impl->num_sorted = cut.num_sorted;
   impl->most_parts = cut.most_parts;
   FDMA_TRY_VOID(check_cuda(cudaGetDevice(&impl->device), "cudaGetDevice"));
   const auto bytes_of = [](const auto& array) {
     return static_cast<std::int64_t>(array.size() * sizeof(array[0]));
   };
-  const std::int64_t queries_at = aligned(bytes_of(cut.pieces));
+  const std::int64_t queries_at = aligned(bytes_of(cut.key_segments));
   const std::int64_t ordinals_at = queries_at + aligned(bytes_of(cut.queries));
   impl->size_bytes = std::max(ordinals_at + aligned(bytes_of(cut.ordinals)), kAlignment);
   FDMA_TRY_VOID(check_cuda(cudaMalloc(&impl->memory, static_cast<std::size_t>(impl->size_bytes)),
@@ -74,10 +74,10 @@ Result<std::unique_ptr<DeviceTopk::Impl>> upload_rows(const TopkRows& rows, cons
                         cudaMemcpyHostToDevice, stream),
         "cudaMemcpyAsync");
   };
-  FDMA_TRY_VOID(copy(0, cut.pieces));
+  FDMA_TRY_VOID(copy(0, cut.key_segments));
   FDMA_TRY_VOID(copy(queries_at, cut.queries));
   FDMA_TRY_VOID(copy(ordinals_at, cut.ordinals));
-  impl->pieces = reinterpret_cast<const zoh::Piece*>(base);
+  impl->key_segments = reinterpret_cast<const zoh::KeySegment*>(base);
   impl->queries = reinterpret_cast<const int2*>(base + queries_at);
   impl->ordinals = reinterpret_cast<const std::uint16_t*>(base + ordinals_at);
   return Result<std::unique_ptr<DeviceTopk::Impl>>(std::move(impl));
@@ -100,7 +100,7 @@ std::int64_t DeviceTopk::workspace_bytes() const {
   const std::int64_t ends =
       impl_->most_parts <= zoh::kFewParts ? impl_->num_sorted * impl_->most_parts : 0;
   const std::int64_t samples = has_samples(impl_->most_parts) ? zoh::kSamples : 0;
-  return impl_->num_sorted * (zoh::kPieceKeys + samples + 1) *
+  return impl_->num_sorted * (zoh::kKeySegmentSize + samples + 1) *
              static_cast<std::int64_t>(sizeof(std::uint64_t)) +
          ends * static_cast<std::int64_t>(sizeof(std::uint16_t));
 }
@@ -122,7 +122,7 @@ Result<void> DeviceTopk::select(const TensorView& scores, Interval* kept, void* 
                                 std::uint32_t* status, Stream stream) const {
   const Impl& impl = *impl_;
   FDMA_TRY_VOID(zoh::check_topk_scores(scores, impl.num_batches, impl.num_heads, impl.kv_len));
-  if (impl.num_pieces == 0) return {};
+  if (impl.num_key_segments == 0) return {};
   if (kept == nullptr || reinterpret_cast<std::uintptr_t>(kept) % sizeof(int2) != 0) {
     return Error{ErrorCode::invalid_argument,
                  "kept: expected device memory at a multiple of 8 bytes"};
@@ -134,7 +134,7 @@ Result<void> DeviceTopk::select(const TensorView& scores, Interval* kept, void* 
         "workspace: expected " + std::to_string(workspace_bytes()) + " bytes at a multiple of 16"};
   }
   zoh::TopkCall call{};
-  call.pieces = impl.pieces;
+  call.key_segments = impl.key_segments;
   call.queries = impl.queries;
   call.ordinals = impl.ordinals;
   call.scores = static_cast<const float*>(scores.data);
@@ -146,7 +146,7 @@ Result<void> DeviceTopk::select(const TensorView& scores, Interval* kept, void* 
   call.kv_len = impl.kv_len;
   call.w = impl.w;
   call.runs = static_cast<std::uint64_t*>(workspace);
-  call.worst = call.runs + impl.num_sorted * zoh::kPieceKeys;
+  call.worst = call.runs + impl.num_sorted * zoh::kKeySegmentSize;
   if (has_samples(impl.most_parts)) {
     call.samples = call.worst;
     call.worst += impl.num_sorted * zoh::kSamples;
@@ -156,7 +156,7 @@ Result<void> DeviceTopk::select(const TensorView& scores, Interval* kept, void* 
   }
   call.kept = reinterpret_cast<int2*>(kept);
   call.status = status;
-  return zoh::launch_topk(call, impl.num_pieces, impl.num_sorted, stream);
+  return zoh::launch_topk(call, impl.num_key_segments, impl.num_sorted, stream);
 }
 
 Result<std::vector<ColumnIntervals>> DeviceTopk::to_host(const Interval* kept,

@@ -18,8 +18,8 @@ inline constexpr std::int64_t kSampledParts = 64;
 
 /// Arguments of the kernels; all pointers are to device memory. Intervals are {begin, end}.
 struct TopkCall {
-  /// The pieces to sort come first; the parts of a group are consecutive
-  const Piece* pieces;
+  /// The key segments to sort come first; the parts of a group are consecutive
+  const KeySegment* key_segments;
   const int2* queries;            ///< [masks, kv_len]
   const std::uint16_t* ordinals;  ///< [masks, kv_len]
   const float* scores;
@@ -28,19 +28,20 @@ struct TopkCall {
   std::int32_t most_parts;  ///< parts of the longest group
   std::int64_t kv_len;
   std::int64_t w;
-  std::uint64_t* runs;     ///< [pieces to sort, kPieceKeys]
-  std::uint64_t* worst;    ///< [pieces to sort]
-  std::uint64_t* samples;  ///< [pieces to sort, kSamples], null above kSampledParts, and for one
-  /// [pieces to sort, most_parts]: how many ranks of each run up to the piece's are `worst` or
-  /// better, where that is not 0; null above kFewParts
+  std::uint64_t* runs;   ///< [key segments to sort, kKeySegmentSize]
+  std::uint64_t* worst;  ///< [key segments to sort]
+  /// [key segments to sort, kSamples], null above kSampledParts, and for one
+  std::uint64_t* samples;
+  /// [key segments to sort, most_parts]: how many ranks of each run up to the key segment's are
+  /// `worst` or better, where that is not 0; null above kFewParts
   std::uint16_t* ends;
   int2* kept;  ///< [rows, kv_len]
   std::uint32_t* status;
 };
 
-/// Launches the kernels of a call. The first `num_sorted` of `num_pieces` pieces are parts or
-/// packed.
-Result<void> launch_topk(const TopkCall& call, std::int64_t num_pieces, std::int64_t num_sorted,
-                         Stream stream);
+/// Launches the kernels of a call. The first `num_sorted` of `num_key_segments` key segments are
+/// parts or packed.
+Result<void> launch_topk(const TopkCall& call, std::int64_t num_key_segments,
+                         std::int64_t num_sorted, Stream stream);
 
 }  // namespace fdma::zoh

@@ -1,5 +1,5 @@
-// The keys that are evicted in a piece (select_topk.cu). A block gathers them from the runs of the
-// piece's group and sorts them by rank.
+// The keys that are evicted in a key segment (select_topk.cu). A block gathers them from the runs
+// of the key segment's group and sorts them by rank.
 #pragma once
 
 #include <algorithm>
@@ -14,19 +14,21 @@ namespace fdma::zoh {
 
 inline constexpr int kTopkThreads = 512;
 
-/// The parts of a group up to a piece, and their runs.
+/// The parts of a group up to a key segment, and their runs.
 struct Runs {
   const std::uint64_t* first;
   int count;
   int last_size;
 
-  /// `index` is that of the piece.
-  __device__ Runs(const TopkCall& call, const Piece& piece, std::int64_t index)
-      : first(call.runs + (index - piece.num_before) * kPieceKeys),
-        count(piece.num_before + 1),
-        last_size(piece.num_keys) {}
-  __device__ const std::uint64_t* at(int i) const { return first + std::int64_t{i} * kPieceKeys; }
-  __device__ int size(int i) const { return i + 1 == count ? last_size : kPieceKeys; }
+  /// `index` is that of the key segment.
+  __device__ Runs(const TopkCall& call, const KeySegment& key_segment, std::int64_t index)
+      : first(call.runs + (index - key_segment.num_before) * kKeySegmentSize),
+        count(key_segment.num_before + 1),
+        last_size(key_segment.num_keys) {}
+  __device__ const std::uint64_t* at(int i) const {
+    return first + std::int64_t{i} * kKeySegmentSize;
+  }
+  __device__ int size(int i) const { return i + 1 == count ? last_size : kKeySegmentSize; }
 };
 
 /// Evicted keys come from windows of runs. Up to this many windows are merged.
@@ -41,14 +43,14 @@ inline constexpr int kEvictedSteps = 8 * kTopkThreads;
 inline constexpr int kMostOfStep = 12;
 
 struct EvictionStorage {
-  alignas(16) std::uint64_t evicted[kPieceKeys];
+  alignas(16) std::uint64_t evicted[kKeySegmentSize];
   union {
-    alignas(16) std::uint64_t merged[kPieceKeys];
+    alignas(16) std::uint64_t merged[kKeySegmentSize];
     typename BlockSort<kTopkThreads, 1>::TempStorage sort_1;
     typename BlockSort<kTopkThreads, 2>::TempStorage sort_2;
     typename BlockSort<kTopkThreads, 4>::TempStorage sort_4;
   };
-  alignas(16) std::uint16_t eviction_indices[kPieceKeys];  ///< of its keys (select_topk.cu)
+  alignas(16) std::uint16_t eviction_indices[kKeySegmentSize];  ///< of its keys (select_topk.cu)
   InsertionStorage insertions;
   int starts[kTopkThreads];
   int offsets[kTopkThreads + 1];
@@ -61,9 +63,9 @@ struct EvictionStorage {
 };
 
 /// Gathers the ranks from `before` (any rank if it is 0) to below `after` of all runs, run after
-/// run, into storage.dying; returns their number. `ends`, where known for the piece's group, is the
-/// number of ranks of each run that are `after` or better, otherwise null. `ends_before` is the
-/// same for `before`.
+/// run, into storage.dying; returns their number. `ends`, where known for the key segment's group,
+/// is the number of ranks of each run that are `after` or better, otherwise null. `ends_before` is
+/// the same for `before`.
 __device__ inline int gather_evicted(EvictionStorage& storage, const Runs& runs,
                                      std::uint64_t before, std::uint64_t after,
                                      const std::uint16_t* ends, const std::uint16_t* ends_before,
@@ -121,7 +123,7 @@ __device__ inline int gather_evicted(EvictionStorage& storage, const Runs& runs,
 __device__ __forceinline__ void merge_windows(const EvictionStorage& storage,
                                               const std::uint64_t* from, std::uint64_t* to,
                                               int stride, int num_keys) {
-  constexpr int kItems = kPieceKeys / kTopkThreads;
+  constexpr int kItems = kKeySegmentSize / kTopkThreads;
   static_assert(kItems == 4);
   const int out = static_cast<int>(threadIdx.x) * kItems;
   if (out >= num_keys) return;
@@ -173,7 +175,7 @@ __device__ __forceinline__ void merge_windows(const EvictionStorage& storage,
 __device__ __forceinline__ bool order_by_steps(EvictionStorage& storage, int num_evicted,
                                                std::uint64_t before, std::uint64_t after) {
   constexpr unsigned kAll = 0xFFFFFFFFu;
-  constexpr int kItems = kPieceKeys / kTopkThreads, kWarps = kTopkThreads / 32;
+  constexpr int kItems = kKeySegmentSize / kTopkThreads, kWarps = kTopkThreads / 32;
   const auto value_of = [](std::uint64_t rank) {
     return score_of_ascending(static_cast<std::uint32_t>(rank >> 32));
   };

@@ -27,7 +27,7 @@ namespace {
 constexpr int kThreads = 256;
 
 struct StepStorage {
-  std::uint64_t inserted[kPieceKeys];  ///< the run of the new keys
+  std::uint64_t inserted[kKeySegmentSize];  ///< the run of the new keys
   union {
     typename BlockSort<kThreads, 1>::TempStorage sort_1;
     typename BlockSort<kThreads, 8>::TempStorage sort_8;
@@ -62,7 +62,8 @@ class Row {
     if (!step_.is_causal && step_.is_first) store_new_keys();
     const int first = step_.is_causal ? now_.kv_len : step_.first_shown;
     const int count = step_.is_causal ? step_.num_new : step_.num_shown;
-    for (int at = 0; at < count; at += kPieceKeys) show(first + at, min(kPieceKeys, count - at));
+    for (int at = 0; at < count; at += kKeySegmentSize)
+      show(first + at, min(kKeySegmentSize, count - at));
     __syncthreads();  // all threads have read the state
     if (thread_ != 0) return;
     if (step_.is_last) {
@@ -127,7 +128,7 @@ class Row {
     __syncthreads();
   }
 
-  // Shows keys [first_key, first_key + count), at most kPieceKeys keys.
+  // Shows keys [first_key, first_key + count), at most kKeySegmentSize keys.
   __device__ void show(int first_key, int count) {
     if (count <= kThreads) {
       sort<1>(storage_.sort_1, first_key, count);

@@ -18,11 +18,11 @@ template <int kThreads, int kItems>
 using BlockSort = cub::BlockMergeSort<std::uint64_t, kThreads, kItems>;
 
 struct InsertionTreeStorage {
-  std::uint16_t insertions[2][kPieceKeys];
-  /// the key of an insertion, as an index in its piece
-  std::uint16_t local_of_insertion[kPieceKeys];
+  std::uint16_t insertions[2][kKeySegmentSize];
+  /// the key of an insertion, as an index in its key segment
+  std::uint16_t local_of_insertion[kKeySegmentSize];
   InsertionTree::Word words[InsertionTree::kLevels * InsertionTree::kWords];
-  std::uint32_t leaves[kPieceKeys];
+  std::uint32_t leaves[kKeySegmentSize];
   /// Used while a level is built: sums [slot][word]. A row is one word longer, so that the slots of
   /// a word are in different banks.
   std::uint16_t sums[InsertionTree::kDigits][InsertionTree::kWords + 2];
@@ -41,7 +41,7 @@ __device__ inline void sum_words(const std::uint32_t* words, std::uint16_t* sums
 }
 
 /// Numbers keys in the order of their indices. They come in the order of their ranks: local_of(i)
-/// is the index in its piece of the i-th best. All kThreads threads of the block call it.
+/// is the index in its key segment of the i-th best. All kThreads threads of the block call it.
 template <int kThreads, class LocalOf>
 __device__ void number_insertions(InsertionTreeStorage& storage, int count, LocalOf local_of) {
   const int thread = static_cast<int>(threadIdx.x);

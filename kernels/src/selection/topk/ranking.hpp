@@ -12,9 +12,9 @@
 
 namespace fdma::zoh {
 
-/// Maximum number of keys of a piece, which is what one thread block sorts.
-inline constexpr int kPieceBits = 11;
-inline constexpr int kPieceKeys = 1 << kPieceBits;
+/// Maximum number of keys of a key segment, which is what one thread block sorts.
+inline constexpr int kKeySegmentBits = 11;
+inline constexpr int kKeySegmentSize = 1 << kKeySegmentBits;
 
 /// Maps scores to integers that compare like them: -0 equals +0, and NaN lies below -infinity.
 FDMA_HOST_DEVICE inline std::uint32_t ascending_score(float score) {
@@ -33,8 +33,8 @@ FDMA_HOST_DEVICE inline float score_of_ascending(std::uint32_t ascending) {
   return score;
 }
 
-/// The rank of a key, from its ascending score, in a group of rows that is alone in its piece. Ties
-/// go to the lower key.
+/// The rank of a key, from its ascending score, in a group of rows that is alone in its key
+/// segment. Ties go to the lower key.
 FDMA_HOST_DEVICE inline std::uint64_t rank_of_ascending(std::uint32_t ascending, std::int32_t key) {
   return std::uint64_t{ascending} << 32 | (~static_cast<std::uint32_t>(key));
 }
@@ -45,15 +45,15 @@ FDMA_HOST_DEVICE inline std::int32_t key_of_rank(std::uint64_t rank) {
   return static_cast<std::int32_t>(~static_cast<std::uint32_t>(rank));
 }
 
-/// The rank in a piece that holds several groups, for the `ordinal`-th group, counted from 1. Later
-/// groups rank above earlier ones. `local` is the key's index in the piece.
+/// The rank in a key segment that holds several groups, for the `ordinal`-th group, counted from 1.
+/// Later groups rank above earlier ones. `local` is the key's index in the key segment.
 FDMA_HOST_DEVICE inline std::uint64_t packed_rank_of_ascending(std::uint32_t ordinal,
                                                                std::uint32_t ascending, int local) {
-  return (std::uint64_t{ordinal} << 32 | ascending) << kPieceBits |
-         static_cast<std::uint32_t>(kPieceKeys - 1 - local);
+  return (std::uint64_t{ordinal} << 32 | ascending) << kKeySegmentBits |
+         static_cast<std::uint32_t>(kKeySegmentSize - 1 - local);
 }
 FDMA_HOST_DEVICE inline int local_of_packed_rank(std::uint64_t rank) {
-  return kPieceKeys - 1 - static_cast<int>(rank & (kPieceKeys - 1));
+  return kKeySegmentSize - 1 - static_cast<int>(rank & (kKeySegmentSize - 1));
 }
 
 /// The first place of run[begin, end) whose rank is worse than `rank`: begin plus the number of
@@ -114,7 +114,7 @@ FDMA_HOST_DEVICE inline int sample_up_to(int place) {
 ///             highest bit of the first one is bit 12: 300
 /// Cost        a query reads two words of 32 bytes and one of 4
 struct InsertionTree {
-  static constexpr int kWords = kPieceKeys / 32;
+  static constexpr int kWords = kKeySegmentSize / 32;
   static constexpr int kLevels = 2;
   static constexpr int kDigits = 8;
 
@@ -128,7 +128,7 @@ struct InsertionTree {
 
   const Word* words;  ///< [kLevels][kWords]
   const std::uint32_t*
-      leaves;  ///< [kPieceKeys]: the lower bits of the insertions of a leaf up to there
+      leaves;  ///< [kKeySegmentSize]: the lower bits of the insertions of a leaf up to there
 
   static FDMA_HOST_DEVICE int shift_of(int level) { return level == 0 ? 8 : 5; }
   static FDMA_HOST_DEVICE int digit_of(int insertion, int level) {

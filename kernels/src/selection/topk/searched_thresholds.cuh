@@ -1,6 +1,6 @@
-// Step 2 of selection (select_topk.cu) for groups of more pieces than thresholds.cuh takes. A block
-// finds the threshold of a piece bit by bit from the top, by searching all runs of the piece's
-// group.
+// Step 2 of selection (select_topk.cu) for groups of more key segments than thresholds.cuh takes. A
+// block finds the threshold of a key segment bit by bit from the top, by searching all runs of the
+// key segment's group.
 #pragma once
 
 #include <cstdint>
@@ -19,19 +19,19 @@ struct WorstTeam {
   std::uint32_t differing[2];
 };
 
-/// Computes worst[piece]: the w-th best rank of its group up to its end, 0 while there are fewer.
-/// It serves groups of at most as many parts as a block has threads, for pieces after the first.
-/// Each thread has a run, the run's window of ranks whose bits above the current one are those of
-/// `worst`, and the best and the worst rank of the window.
+/// Computes worst[key segment]: the w-th best rank of its group up to its end, 0 while there are
+/// fewer. It serves groups of at most as many parts as a block has threads, for key segments after
+/// the first. Each thread has a run, the run's window of ranks whose bits above the current one are
+/// those of `worst`, and the best and the worst rank of the window.
 __device__ __forceinline__ void search_worst_of_few(const TopkCall& call, WorstTeam& shared) {
   const int index = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
-  const Piece piece = call.pieces[index];
-  if (piece.num_before == 0) return;
-  if (piece.num_seen < call.w) {
+  const KeySegment key_segment = call.key_segments[index];
+  if (key_segment.num_before == 0) return;
+  if (key_segment.num_seen < call.w) {
     if (thread == 0) call.worst[index] = 0;
     return;
   }
-  const Runs runs(call, piece, index);
+  const Runs runs(call, key_segment, index);
   if (thread < 3) shared.counts[thread] = 0;
   if (thread < 2) shared.differing[thread] = 0;
   const std::uint64_t* const run = runs.at(min(thread, runs.count - 1));
@@ -54,7 +54,7 @@ __device__ __forceinline__ void search_worst_of_few(const TopkCall& call, WorstT
   const int top = shared.differing[1] != 0 ? 63 - __clz(static_cast<int>(shared.differing[1]))
                                            : 31 - __clz(static_cast<int>(shared.differing[0]));
   worst = top < 63 ? worst >> (top + 1) << (top + 1) : 0;
-  int total = piece.num_before * kPieceKeys + piece.num_keys;
+  int total = key_segment.num_before * kKeySegmentSize + key_segment.num_keys;
   int wanted = static_cast<int>(call.w);  // at most num_seen
   for (int bit = top; bit >= 0 && total > 1; --bit) {
     const std::uint64_t middle = worst | std::uint64_t{1} << bit;
@@ -112,19 +112,20 @@ __device__ __forceinline__ void search_worst_of_many(const TopkCall& call) {
   extern __shared__ ushort2 windows[];
   auto* const splits = reinterpret_cast<std::uint16_t*>(windows + call.most_parts);
   __shared__ int counts[3];
-  const Piece piece = call.pieces[blockIdx.x];
-  if (piece.num_seen < call.w) {
+  const KeySegment key_segment = call.key_segments[blockIdx.x];
+  if (key_segment.num_seen < call.w) {
     if (threadIdx.x == 0) call.worst[blockIdx.x] = 0;
     return;
   }
-  const Runs runs(call, piece, blockIdx.x);
+  const Runs runs(call, key_segment, blockIdx.x);
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   if (thread < 3) counts[thread] = 0;
   for (int i = thread; i < runs.count; i += threads) {
     windows[i] = make_ushort2(0, static_cast<unsigned short>(runs.size(i)));
   }
   __syncthreads();
-  std::int64_t total = std::int64_t{piece.num_before} * kPieceKeys + piece.num_keys;
+  std::int64_t total =
+      std::int64_t{key_segment.num_before} * kKeySegmentSize + key_segment.num_keys;
   std::int64_t wanted = call.w;
   std::uint64_t worst = 0;
   for (int bit = 63; bit >= 0 && total > 1; --bit) {

@@ -1,9 +1,9 @@
-// Step 1 of selection (select_topk.cu): a block sorts the ranks of a piece.
+// Step 1 of selection (select_topk.cu): a block sorts the ranks of a key segment.
 //
-// One sort by 21 bits (warpgroup_sort.cuh) is nearly always enough. If the values of the piece have
-// more bits than that between the least and the greatest one, they are sorted by their distance
-// from the least one in 2^21 equal steps. Float arithmetic rounds, but never makes the larger of
-// two values smaller than the other. Keys of one step, about two pairs of 2,048 normally
+// One sort by 21 bits (warpgroup_sort.cuh) is nearly always enough. If the values of the key
+// segment have more bits than that between the least and the greatest one, they are sorted by their
+// distance from the least one in 2^21 equal steps. Float arithmetic rounds, but never makes the
+// larger of two values smaller than the other. Keys of one step, about two pairs of 2,048 normally
 // distributed ones, are put in order afterwards, one by one. If many keys share a step (values of
 // very different size, or infinite ones), the steps are taken from the float's bits. If that does
 // not help either, two sorts by lower and by upper bits are exact.
@@ -18,15 +18,16 @@
 
 namespace fdma::zoh {
 
-__device__ __forceinline__ int2* row_of(const TopkCall& call, const Piece& piece) {
-  return call.kept + std::int64_t{piece.row} * call.kv_len + piece.first_key;
+__device__ __forceinline__ int2* row_of(const TopkCall& call, const KeySegment& key_segment) {
+  return call.kept + std::int64_t{key_segment.row} * call.kv_len + key_segment.first_key;
 }
-__device__ __forceinline__ const int2* queries_of(const TopkCall& call, const Piece& piece) {
-  return call.queries + std::int64_t{piece.mask} * call.kv_len + piece.first_key;
+__device__ __forceinline__ const int2* queries_of(const TopkCall& call,
+                                                  const KeySegment& key_segment) {
+  return call.queries + std::int64_t{key_segment.mask} * call.kv_len + key_segment.first_key;
 }
 __device__ __forceinline__ const std::uint16_t* ordinals_of(const TopkCall& call,
-                                                            const Piece& piece) {
-  return call.ordinals + std::int64_t{piece.mask} * call.kv_len + piece.first_key;
+                                                            const KeySegment& key_segment) {
+  return call.ordinals + std::int64_t{key_segment.mask} * call.kv_len + key_segment.first_key;
 }
 
 /// What keys are sorted by, in successive sorts.
@@ -52,11 +53,11 @@ struct SortedValues {
   }
 };
 
-struct PieceStorage : SortGroupStorage {
+struct KeySegmentStorage : SortGroupStorage {
   SortedValues sorted;
 };
 
-/// Chooses what the seen values of a piece are sorted by.
+/// Chooses what the seen values of a key segment are sorted by.
 __device__ __forceinline__ SortedValues sorted_by(const Range& values) {
   SortedValues sorted{};
   sorted.least = values.least;
@@ -75,31 +76,33 @@ __device__ __forceinline__ SortedValues sorted_by(const Range& values) {
   return sorted;
 }
 
-/// Reads the keys of a piece into shared memory: their values plus 1, and what they are sorted by.
-/// Returns the digits; 0 means that all keys are kept and not sorted.
+/// Reads the keys of a key segment into shared memory: their values plus 1, and what they are
+/// sorted by. Returns the digits; 0 means that all keys are kept and not sorted.
 __device__ __forceinline__ unsigned read_values(const TopkCall& call, const SortGroup& sort_group,
-                                                PieceStorage& storage, const Piece& piece) {
-  const float* scores = call.scores + piece.row / call.num_heads * call.batch_stride +
-                        piece.row % call.num_heads * call.head_stride +
-                        piece.first_key * call.key_stride;
-  const bool has_groups = piece.kind == PieceKind::packed && piece.num_groups > 1;
+                                                KeySegmentStorage& storage,
+                                                const KeySegment& key_segment) {
+  const float* scores = call.scores + key_segment.row / call.num_heads * call.batch_stride +
+                        key_segment.row % call.num_heads * call.head_stride +
+                        key_segment.first_key * call.key_stride;
+  const bool has_groups = key_segment.kind == KeySegmentKind::packed && key_segment.num_groups > 1;
   const bool is_dense = call.key_stride == 1 && reinterpret_cast<std::uintptr_t>(scores) % 16 == 0;
   Range seen_values, seen_ordinals;
-  if (is_dense && piece.is_seen_whole != 0 && piece.kind != PieceKind::all_kept && !has_groups &&
-      piece.num_keys % 4 == 0) {
+  if (is_dense && key_segment.is_seen_whole != 0 && key_segment.kind != KeySegmentKind::all_kept &&
+      !has_groups && key_segment.num_keys % 4 == 0) {
     constexpr int kLoads = kSortGroupItems / 4;
     const int first = sort_group.warp * kSortGroupWarpKeys + sort_group.lane * 4;
     float4 loaded[kLoads];
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const int at = first + i * 128;
-      if (at < piece.num_keys) loaded[i] = __ldg(reinterpret_cast<const float4*>(scores + at));
+      if (at < key_segment.num_keys)
+        loaded[i] = __ldg(reinterpret_cast<const float4*>(scores + at));
     }
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const int at = first + i * 128;
       uint4 stored = make_uint4(0, 0, 0, 0);
-      if (at < piece.num_keys) {
+      if (at < key_segment.num_keys) {
         stored = make_uint4(ascending_score(loaded[i].x), ascending_score(loaded[i].y),
                             ascending_score(loaded[i].z), ascending_score(loaded[i].w));
         seen_values.add(stored.x);
@@ -111,15 +114,15 @@ __device__ __forceinline__ unsigned read_values(const TopkCall& call, const Sort
       *reinterpret_cast<uint4*>(storage.values + at) = stored;
     }
   } else {
-    const int2* queries = queries_of(call, piece);
-    const std::uint16_t* ordinals = ordinals_of(call, piece);
-    int2* kept = row_of(call, piece);
-    const bool all_kept = piece.kind == PieceKind::all_kept;
+    const int2* queries = queries_of(call, key_segment);
+    const std::uint16_t* ordinals = ordinals_of(call, key_segment);
+    int2* kept = row_of(call, key_segment);
+    const bool all_kept = key_segment.kind == KeySegmentKind::all_kept;
 #pragma unroll 4
     for (int item = 0; item < kSortGroupItems; ++item) {
       const int i = sort_group.dealt(item);
       storage.values[i] = 0;
-      if (i >= piece.num_keys) continue;
+      if (i >= key_segment.num_keys) continue;
       const int2 seen = __ldg(queries + i);
       const bool is_seen = seen.x < seen.y;
       if (is_seen) {
@@ -136,7 +139,7 @@ __device__ __forceinline__ unsigned read_values(const TopkCall& call, const Sort
       call.status != nullptr) {
     atomicOr(call.status, kTopkSawNan);
   }
-  if (piece.kind == PieceKind::all_kept) return 0;
+  if (key_segment.kind == KeySegmentKind::all_kept) return 0;
   SortedValues sorted = sorted_by(range_of_sort_group(sort_group, storage, seen_values));
   if (has_groups) {
     const Range groups = range_of_sort_group(sort_group, storage, seen_ordinals);
@@ -151,7 +154,8 @@ __device__ __forceinline__ unsigned read_values(const TopkCall& call, const Sort
 
 /// Whether two successive words in descending order have the same digit.
 __device__ __forceinline__ bool have_one_digit(std::uint32_t word, std::uint32_t next) {
-  return (word ^ next) < kPieceKeys && next >= kPieceKeys;  // digit 0 comes after all others
+  return (word ^ next) < kKeySegmentSize &&
+         next >= kKeySegmentSize;  // digit 0 comes after all others
 }
 /// The words of a thread, except the first, that have the same digit as the word before: one bit
 /// each.
@@ -169,7 +173,7 @@ __device__ __forceinline__ unsigned find_equal_digits(
 /// their keys already. `equal` are the bits of each thread in shared memory. `begins` are the keys
 /// of the thread that are first in such a group; no group has all keys of a thread.
 __device__ __forceinline__ void order_equal_digits(const SortGroup& sort_group,
-                                                   PieceStorage& storage,
+                                                   KeySegmentStorage& storage,
                                                    const std::uint32_t* equal, unsigned begins) {
   const auto value_at = [&](int place) { return storage.values[storage.order[place]]; };
   const auto ones_from = [&](int thread, int bit) {
@@ -194,24 +198,24 @@ __device__ __forceinline__ void order_equal_digits(const SortGroup& sort_group,
 
 /// Whether keys with the same digit are in the order of their values already.
 __device__ __forceinline__ bool are_ordered(const SortGroup& sort_group,
-                                            const PieceStorage& storage, unsigned kind) {
+                                            const KeySegmentStorage& storage, unsigned kind) {
   bool is_wrong = false;
 #pragma unroll 4
   for (int item = 0; item < kSortGroupItems; ++item) {
     const int place = sort_group.dealt(item);
     const std::uint32_t value = storage.values[storage.order[place]];
-    const std::uint32_t next = storage.values[storage.order[min(place + 1, kPieceKeys - 1)]];
+    const std::uint32_t next = storage.values[storage.order[min(place + 1, kKeySegmentSize - 1)]];
     is_wrong |=
         value < next && storage.sorted.digit(kind, value) == storage.sorted.digit(kind, next);
   }
   return !__syncthreads_or(is_wrong);
 }
 
-/// Sorts a piece by one digit, the largest first, stably. Returns false if so many keys with
+/// Sorts a key segment by one digit, the largest first, stably. Returns false if so many keys with
 /// different values share a digit that another digit has to be used.
 __device__ __forceinline__ bool sort_by_digit(const TopkCall& call, const SortGroup& sort_group,
-                                              PieceStorage& storage, const Piece& piece,
-                                              unsigned kind) {
+                                              KeySegmentStorage& storage,
+                                              const KeySegment& key_segment, unsigned kind) {
   std::uint32_t x[kSortGroupItems];
   if (kind == kSteps) {
     const int first = ptx::renewed(sort_group.dealt(0));
@@ -232,7 +236,7 @@ __device__ __forceinline__ bool sort_by_digit(const TopkCall& call, const SortGr
       if (kind == kCoarse || stored == 0) {
         digit = storage.sorted.coarse(stored);
       } else if (kind == kGroup) {
-        digit = ordinals_of(call, piece)[key];
+        digit = ordinals_of(call, key_segment)[key];
       } else {
         digit = kind == kLower ? value & (kDigitEnd - 1) : value >> kDigitBits;
       }
@@ -241,7 +245,7 @@ __device__ __forceinline__ bool sort_by_digit(const TopkCall& call, const SortGr
 #pragma unroll
     for (int i = 0; i < kSortGroupItems; ++i) x[i] = storage.words[sort_group.dealt(i)];
   }
-  sort_words(sort_group, storage.words, x, piece.num_keys);
+  sort_words(sort_group, storage.words, x, key_segment.num_keys);
   const bool may_be_equal = kind == kSteps || (kind == kCoarse && storage.sorted.shift > 0);
   // Bit i: key i of the thread and the one before have the same digit. Pairs across warps are added
   // later.
@@ -285,44 +289,44 @@ __device__ __forceinline__ bool sort_by_digit(const TopkCall& call, const SortGr
   return true;
 }
 
-/// Sorts the ranks of a piece. All threads of a block call it.
-__device__ __forceinline__ void sort_piece(const TopkCall& call, const SortGroup& sort_group,
-                                           PieceStorage& storage, int index) {
-  unsigned digits = read_values(call, sort_group, storage, call.pieces[index]);
+/// Sorts the ranks of a key segment. All threads of a block call it.
+__device__ __forceinline__ void sort_key_segment(const TopkCall& call, const SortGroup& sort_group,
+                                                 KeySegmentStorage& storage, int index) {
+  unsigned digits = read_values(call, sort_group, storage, call.key_segments[index]);
   if (digits == 0) return;
 #pragma unroll 1
   for (unsigned kind = kSteps; kind <= digits; kind *= 2) {
     if ((digits & kind) == 0) continue;
-    if (sort_by_digit(call, sort_group, storage, call.pieces[index], kind)) continue;
+    if (sort_by_digit(call, sort_group, storage, call.key_segments[index], kind)) continue;
     digits = kind == kSteps ? unsigned{kCoarse} : unsigned{kLower} | kUpper;
   }
-  const Piece piece = call.pieces[index];
-  const bool is_packed = piece.kind == PieceKind::packed;
+  const KeySegment key_segment = call.key_segments[index];
+  const bool is_packed = key_segment.kind == KeySegmentKind::packed;
   const std::uint16_t* ordinals =
-      is_packed && piece.num_groups > 1 ? ordinals_of(call, piece) : nullptr;
+      is_packed && key_segment.num_groups > 1 ? ordinals_of(call, key_segment) : nullptr;
   const auto rank_at = [&](int place) -> std::uint64_t {
     const int key = storage.order[place];
     const std::uint32_t stored = storage.values[key];
-    if (stored == 0 || place >= piece.num_keys) return 0;
+    if (stored == 0 || place >= key_segment.num_keys) return 0;
     return is_packed
                ? packed_rank_of_ascending(ordinals == nullptr ? 1 : ordinals[key], stored - 1, key)
-               : rank_of_ascending(stored - 1, piece.first_key + key);
+               : rank_of_ascending(stored - 1, key_segment.first_key + key);
   };
-  std::uint64_t* run = call.runs + std::int64_t{index} * kPieceKeys;
-  if (!is_packed && piece.num_keys == kPieceKeys) {
+  std::uint64_t* run = call.runs + std::int64_t{index} * kKeySegmentSize;
+  if (!is_packed && key_segment.num_keys == kKeySegmentSize) {
 #pragma unroll 4
     for (int item = 0; item < kSortGroupItems; ++item) {
       const int place = sort_group.dealt(item);
       const int key = storage.order[place];
       const std::uint32_t stored = storage.values[key];
-      const std::uint64_t rank = rank_of_ascending(stored - 1, piece.first_key + key);
+      const std::uint64_t rank = rank_of_ascending(stored - 1, key_segment.first_key + key);
       run[place] = stored == 0 ? 0 : rank;
     }
   } else {
 #pragma unroll 2
     for (int item = 0; item < kSortGroupItems; ++item) {
       const int place = sort_group.dealt(item);
-      if (place < piece.num_keys) run[place] = rank_at(place);
+      if (place < key_segment.num_keys) run[place] = rank_at(place);
     }
   }
   static_assert(kSamples == kSortGroupThreads);
@@ -330,9 +334,9 @@ __device__ __forceinline__ void sort_piece(const TopkCall& call, const SortGroup
     call.samples[std::int64_t{index} * kSamples + sort_group.thread] =
         rank_at(sample_place(sort_group.thread));
   }
-  // The threshold of a group's first piece is one of the piece's own ranks.
-  if (piece.num_before > 0 || sort_group.thread != 0) return;
-  call.worst[index] = call.w <= kPieceKeys ? rank_at(static_cast<int>(call.w) - 1) : 0;
+  // The threshold of a group's first key segment is one of the key segment's own ranks.
+  if (key_segment.num_before > 0 || sort_group.thread != 0) return;
+  call.worst[index] = call.w <= kKeySegmentSize ? rank_at(static_cast<int>(call.w) - 1) : 0;
   if (call.ends != nullptr) {
     call.ends[std::int64_t{index} * call.most_parts] = static_cast<std::uint16_t>(call.w);
   }

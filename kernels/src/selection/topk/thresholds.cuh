@@ -1,15 +1,16 @@
-// Step 2 of selection (select_topk.cu): finds the threshold of each piece, which is the rank of the
-// w-th best key of its group up to its end, and how many keys of each run are at least as good.
+// Step 2 of selection (select_topk.cu): finds the threshold of each key segment, which is the rank
+// of the w-th best key of its group up to its end, and how many keys of each run are at least as
+// good.
 //
-// A warp narrows the threshold of a piece between two ranks. Each round asks whether enough ranks
-// are at least as good as the one in the middle. Samples of the runs, in shared memory for all
-// pieces of a block, give for each run the two places between which a rank lies. The sums of the
-// lower and of the upper places over all runs mostly answer the question. If not, the runs are
-// searched between these places. When few candidates are left, they are loaded all at once and
+// A warp narrows the threshold of a key segment between two ranks. Each round asks whether enough
+// ranks are at least as good as the one in the middle. Samples of the runs, in shared memory for
+// all key segments of a block, give for each run the two places between which a rank lies. The sums
+// of the lower and of the upper places over all runs mostly answer the question. If not, the runs
+// are searched between these places. When few candidates are left, they are loaded all at once and
 // counted.
 //
 // Fits        all orders: samples are so dense that the sums differ by a 16th of w
-// Fits less   w of many pieces: the last questions are answered by searching runs
+// Fits less   w of many key segments: the last questions are answered by searching runs
 // Cost        a few questions of samples, some ten of registers, and three reads of memory
 #pragma once
 
@@ -33,7 +34,8 @@ inline constexpr int kCandidates = 32 * kCandidatesOfLane;
 /// Ranks of a run's samples in shared memory, plus two unused, so that ranks that lanes read at one
 /// index are in different banks.
 inline constexpr int kSampleStride = kSamples + 2;
-/// Runs of the pieces of a block: those of one group before its first piece, and its own pieces.
+/// Runs of the key segments of a block: those of one group before its first key segment, and its
+/// own key segments.
 inline constexpr int kMostSampledRuns = static_cast<int>(kSampledParts) + kThresholdWarps - 1;
 
 struct ThresholdStorage {
@@ -45,7 +47,7 @@ struct ThresholdStorage {
   } warps[kThresholdWarps];
 };
 
-/// A lane's share of the runs of a piece: for each run, where the ranks lie that may be the
+/// A lane's share of the runs of a key segment: for each run, where the ranks lie that may be the
 /// threshold.
 struct SampledRun {
   const std::uint64_t* samples;
@@ -77,19 +79,19 @@ __device__ __forceinline__ std::uint64_t least_of_warp(std::uint64_t rank) {
   return ~greatest_of_warp(~rank);
 }
 
-/// Finds worst[index], the rank of the w-th best key of a group up to the end of piece `index` (0
-/// if there are fewer), and its place in each run (`ends`). One warp.
+/// Finds worst[index], the rank of the w-th best key of a group up to the end of key segment
+/// `index` (0 if there are fewer), and its place in each run (`ends`). One warp.
 __device__ __forceinline__ void find_threshold(const TopkCall& call, ThresholdStorage::Warp& shared,
-                                               const std::uint64_t* samples, const Piece& piece,
-                                               int index) {
+                                               const std::uint64_t* samples,
+                                               const KeySegment& key_segment, int index) {
   constexpr unsigned kAll = 0xFFFFFFFFu;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (piece.num_before == 0) return;
-  if (piece.num_seen < call.w) {
+  if (key_segment.num_before == 0) return;
+  if (key_segment.num_seen < call.w) {
     if (lane == 0) call.worst[index] = 0;
     return;
   }
-  const Runs runs(call, piece, index);
+  const Runs runs(call, key_segment, index);
   SampledRun mine[kRunsOfLane];
 #pragma unroll
   for (int k = 0; k < kRunsOfLane; ++k) {
@@ -103,13 +105,13 @@ __device__ __forceinline__ void find_threshold(const TopkCall& call, ThresholdSt
   // run has more than (w - 1) / count ranks better than some rank, that rank is not worse than it.
   const auto w = static_cast<int>(call.w);
   std::uint64_t low = 0, high = 0;
-  const int enough = sample_from((w - 1) / piece.num_before);
+  const int enough = sample_from((w - 1) / key_segment.num_before);
   const int few = min(sample_up_to((w - 1) / runs.count), kSamples - 1);
   if (enough < kSamples) low = ~std::uint64_t{0};
 #pragma unroll
   for (int k = 0; k < kRunsOfLane; ++k) {
     const int run = k * 32 + lane;
-    if (enough < kSamples && run < piece.num_before) low = min(low, mine[k].samples[enough]);
+    if (enough < kSamples && run < key_segment.num_before) low = min(low, mine[k].samples[enough]);
     if (run < runs.count) high = max(high, mine[k].samples[few]);
   }
   low = least_of_warp(low);
@@ -257,15 +259,16 @@ __device__ __forceinline__ void find_threshold(const TopkCall& call, ThresholdSt
   }
 }
 
-/// Finds the thresholds of kThresholdWarps pieces, by a block, which waits for the kernel before.
+/// Finds the thresholds of kThresholdWarps key segments, by a block, which waits for the kernel
+/// before.
 __device__ __forceinline__ void find_thresholds(const TopkCall& call, ThresholdStorage& storage,
-                                                int first, int num_pieces) {
+                                                int first, int num_key_segments) {
   const int thread = static_cast<int>(threadIdx.x);
-  const int last = min(first + kThresholdWarps, num_pieces) - 1;
-  // The runs from first_run to that of the last piece.
-  const int first_run = first - call.pieces[first].num_before;
+  const int last = min(first + kThresholdWarps, num_key_segments) - 1;
+  // The runs from first_run to that of the last key segment.
+  const int first_run = first - call.key_segments[first].num_before;
   const int warp = thread / 32, index = min(first + warp, last);
-  const Piece piece = call.pieces[index];
+  const KeySegment key_segment = call.key_segments[index];
   ptx::wait_for_grid_before();
   constexpr int kCopies = kSamples / 2;
   const int num_copies = (last + 1 - first_run) * kCopies;
@@ -281,8 +284,8 @@ __device__ __forceinline__ void find_thresholds(const TopkCall& call, ThresholdS
   __syncthreads();
   if (first + warp > last) return;
   find_threshold(call, storage.warps[warp],
-                 storage.samples + (index - piece.num_before - first_run) * kSampleStride, piece,
-                 index);
+                 storage.samples + (index - key_segment.num_before - first_run) * kSampleStride,
+                 key_segment, index);
 }
 
 }  // namespace fdma::zoh

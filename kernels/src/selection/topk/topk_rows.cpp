@@ -49,43 +49,43 @@ Result<CutRows> cut_rows(const TopkRows& rows, std::int64_t w) {
   FDMA_TRY_VOID(check_rows(rows, w));
   CutRows result;
   const auto kv_len = static_cast<std::size_t>(rows.kv_len);
-  std::vector<std::vector<Piece>> pieces_of;
+  std::vector<std::vector<KeySegment>> key_segments_of;
   for (const ColumnIntervals& among : rows.masks) {
     FDMA_TRY(CutMask mask, cut_mask(among, w));
     // No query sees keys past the mask's kv_len: they are one more range of keys to write.
     for (auto key = static_cast<std::int64_t>(mask.queries.size()); key < rows.kv_len;
-         key += kPieceKeys) {
+         key += kKeySegmentSize) {
       const auto count =
-          static_cast<std::int32_t>(std::min<std::int64_t>(kPieceKeys, rows.kv_len - key));
-      mask.pieces.push_back(
-          {0, 0, static_cast<std::int32_t>(key), count, PieceKind::all_kept, 0, 0, 0});
+          static_cast<std::int32_t>(std::min<std::int64_t>(kKeySegmentSize, rows.kv_len - key));
+      mask.key_segments.push_back(
+          {0, 0, static_cast<std::int32_t>(key), count, KeySegmentKind::all_kept, 0, 0, 0});
     }
     mask.queries.resize(kv_len, Interval{0, 0});
     mask.ordinals.resize(kv_len, 0);
     std::copy(mask.queries.begin(), mask.queries.end(), std::back_inserter(result.queries));
     std::copy(mask.ordinals.begin(), mask.ordinals.end(), std::back_inserter(result.ordinals));
-    pieces_of.push_back(std::move(mask.pieces));
+    key_segments_of.push_back(std::move(mask.key_segments));
   }
   for (const bool sorted : {true, false}) {
     for (std::size_t row = 0; row < rows.mask_of.size(); ++row) {
-      for (Piece piece : pieces_of[static_cast<std::size_t>(rows.mask_of[row])]) {
-        if ((piece.kind != PieceKind::all_kept) != sorted) continue;
-        piece.row = static_cast<std::int32_t>(row);
-        piece.mask = rows.mask_of[row];
+      for (KeySegment key_segment : key_segments_of[static_cast<std::size_t>(rows.mask_of[row])]) {
+        if ((key_segment.kind != KeySegmentKind::all_kept) != sorted) continue;
+        key_segment.row = static_cast<std::int32_t>(row);
+        key_segment.mask = rows.mask_of[row];
         if (sorted) {
-          result.most_parts =
-              std::max<std::int64_t>(result.most_parts, piece.num_before + piece.num_after + 1);
+          result.most_parts = std::max<std::int64_t>(
+              result.most_parts, key_segment.num_before + key_segment.num_after + 1);
         }
-        result.pieces.push_back(piece);
+        result.key_segments.push_back(key_segment);
       }
     }
-    if (sorted) result.num_sorted = static_cast<std::int64_t>(result.pieces.size());
+    if (sorted) result.num_sorted = static_cast<std::int64_t>(result.key_segments.size());
   }
   if (result.most_parts > kMostParts) {
     return Error{ErrorCode::unsupported,
                  fmt::format("masks: a group of rows of {} keys, selection on the GPU takes {}; "
                              "select on the host (select_topk)",
-                             result.most_parts * kPieceKeys, kMostParts * kPieceKeys)};
+                             result.most_parts * kKeySegmentSize, kMostParts * kKeySegmentSize)};
   }
   return result;
 }

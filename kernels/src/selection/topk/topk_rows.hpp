@@ -12,10 +12,10 @@
 
 namespace fdma::zoh {
 
-/// The pieces of all rows: those to sort first, then those that are kept as a whole. Both parts are
-/// ordered by row, then by key.
+/// The key segments of all rows: those to sort first, then those that are kept as a whole. Both
+/// parts are ordered by row, then by key.
 struct CutRows {
-  std::vector<Piece> pieces;
+  std::vector<KeySegment> key_segments;
   std::int64_t num_sorted = 0;
   std::int64_t most_parts = 1;          ///< parts of the longest group
   std::vector<Interval> queries;        ///< [masks, kv_len], {0, 0} past a mask's kv_len

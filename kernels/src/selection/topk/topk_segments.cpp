@@ -1,12 +1,13 @@
-// Finds groups of rows in kv permutation and cuts them into pieces. A key that begins where the
-// last group ended begins the next group. A group reaches from its first key to the next group's
-// first key, so that pieces cover every key.
-//   longer than a piece   the group has its own pieces, cut from its first key on
-//   short                 the group is packed with its neighbours: a piece of many documents is one
+// Finds groups of rows in kv permutation and cuts them into key segments. A key that begins where
+// the last group ended begins the next group. A group reaches from its first key to the next
+// group's first key, so that key segments cover every key.
+//   longer than a key segment   the group has its own key segments, cut from its first key on
+//   short                 the group is packed with its neighbours: a key segment of many documents
+//   is one
 //                         sort, instead of as many thread blocks as documents
-// Groups in a packed piece differ in rank (ranking.hpp: later groups rank above). The piece is then
-// one sequence in which all later keys beat a key of an earlier group, and the end of its group
-// comes first (evictions.cuh takes the earlier of the two).
+// Groups in a packed key segment differ in rank (ranking.hpp: later groups rank above). The key
+// segment is then one sequence in which all later keys beat a key of an earlier group, and the end
+// of its group comes first (evictions.cuh takes the earlier of the two).
 #include "selection/topk/topk_segments.hpp"
 
 #include <algorithm>
@@ -48,36 +49,37 @@ class Cutter {
 
   void cut(const std::vector<Group>& groups) {
     for (const Group& group : groups) {
-      if (group.size() > kPieceKeys) {
+      if (group.size() > kKeySegmentSize) {
         flush();
         cut_long(group);
         continue;
       }
-      if (!packed_.empty() && group.end_key - packed_.front().first_key > kPieceKeys) flush();
+      if (!packed_.empty() && group.end_key - packed_.front().first_key > kKeySegmentSize) flush();
       packed_.push_back(group);
     }
     flush();
   }
 
  private:
-  void add(PieceKind kind, std::int32_t first_key, std::int32_t end_key, std::int32_t num_before,
-           std::int32_t num_after, std::int32_t num_seen, std::int32_t num_groups) {
+  void add(KeySegmentKind kind, std::int32_t first_key, std::int32_t end_key,
+           std::int32_t num_before, std::int32_t num_after, std::int32_t num_seen,
+           std::int32_t num_groups) {
     bool is_seen_whole = true;
     for (std::int32_t key = first_key; key < end_key; ++key) is_seen_whole &= is_seen(key);
-    mask_.pieces.push_back({0, 0, first_key, end_key - first_key, kind, num_before, num_after,
-                            num_seen, num_groups, is_seen_whole ? 1 : 0});
+    mask_.key_segments.push_back({0, 0, first_key, end_key - first_key, kind, num_before, num_after,
+                                  num_seen, num_groups, is_seen_whole ? 1 : 0});
   }
 
   void cut_long(const Group& group) {
     const bool all_kept = group.num_seen <= w_;
-    const auto count = static_cast<std::int32_t>(ceil_div(group.size(), kPieceKeys));
+    const auto count = static_cast<std::int32_t>(ceil_div(group.size(), kKeySegmentSize));
     std::int32_t num_seen = 0;
     for (std::int32_t i = 0; i < count; ++i) {
-      const std::int32_t first = group.first_key + i * kPieceKeys;
-      const std::int32_t end = i + 1 == count ? group.end_key : first + kPieceKeys;
+      const std::int32_t first = group.first_key + i * kKeySegmentSize;
+      const std::int32_t end = i + 1 == count ? group.end_key : first + kKeySegmentSize;
       for (std::int32_t key = first; key < end; ++key) num_seen += is_seen(key) ? 1 : 0;
-      add(all_kept ? PieceKind::all_kept : PieceKind::part, first, end, i, count - 1 - i, num_seen,
-          1);
+      add(all_kept ? KeySegmentKind::all_kept : KeySegmentKind::part, first, end, i, count - 1 - i,
+          num_seen, 1);
     }
   }
 
@@ -95,7 +97,7 @@ class Cutter {
     }
     const std::int32_t first = packed_.front().first_key, end = packed_.back().end_key;
     if (first < end) {
-      add(all_kept ? PieceKind::all_kept : PieceKind::packed, first, end, 0, 0, num_seen,
+      add(all_kept ? KeySegmentKind::all_kept : KeySegmentKind::packed, first, end, 0, 0, num_seen,
           static_cast<std::int32_t>(packed_.size()));
     }
     packed_.clear();

@@ -1,4 +1,4 @@
-// Rows of scores, cut into pieces that thread blocks sort.
+// Rows of scores, cut into key segments that thread blocks sort.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace fdma::zoh {
 
-enum class PieceKind : std::int32_t {
-  /// KPieceKeys keys of a group of rows that is longer than a piece, or the rest of the group
+enum class KeySegmentKind : std::int32_t {
+  /// KPieceKeys keys of a group of rows that is longer than a key segment, or the rest of the group
   part,
   packed,  ///< whole groups, at least one with more than w keys
   /// Keys of groups with at most w keys, which are kept as long as they are seen
@@ -19,27 +19,27 @@ enum class PieceKind : std::int32_t {
 };
 
 /// Keys [first_key, first_key + num_keys) of a row. The parts of one group are consecutive, and all
-/// but the last have kPieceKeys keys.
-struct Piece {
+/// but the last have kKeySegmentSize keys.
+struct KeySegment {
   std::int32_t row;
   std::int32_t mask;
   std::int32_t first_key;
   std::int32_t num_keys;
-  PieceKind kind;
+  KeySegmentKind kind;
   std::int32_t num_before;  ///< parts of its group before it
   std::int32_t num_after;   ///< and after it
-  /// Number of keys of its group (packed: of the piece) up to its end that some query sees
+  /// Number of keys of its group (packed: of the key segment) up to its end that some query sees
   std::int32_t num_seen;
   std::int32_t num_groups = 1;     ///< groups of which it has keys
   std::int32_t is_seen_whole = 0;  ///< 1: each of its keys is seen by some query
 };
 
-/// One M, cut into pieces that serve any row.
+/// One M, cut into key segments that serve any row.
 struct CutMask {
   std::vector<Interval> queries;  ///< [kv_len]; {0, 0}: no query sees the key
-  /// [kv_len] in a packed piece: the number of its group, from 1
+  /// [kv_len] in a packed key segment: the number of its group, from 1
   std::vector<std::uint16_t> ordinals;
-  std::vector<Piece> pieces;  ///< of row 0; `mask` is 0
+  std::vector<KeySegment> key_segments;  ///< of row 0; `mask` is 0
 };
 
 /// Maximum number of parts of a group. A window into each lies in the shared memory of a block

@@ -1,5 +1,5 @@
-// Sorts the keys of a piece by their values, by a warp group of 4 warps: 128 threads with 16 keys
-// each.
+// Sorts the keys of a key segment by their values, by a warp group of 4 warps: 128 threads with 16
+// keys each.
 //
 // The sorted items are 32-bit words, so a step of the network is one minimum and one maximum. A
 // word holds 21 bits of a value, and in the other bits the key's current place, which makes the
@@ -19,18 +19,18 @@ namespace fdma::zoh {
 
 inline constexpr int kSortGroupThreads = 128;
 inline constexpr int kSortGroupWarps = kSortGroupThreads / 32;
-inline constexpr int kSortGroupItems = kPieceKeys / kSortGroupThreads;
+inline constexpr int kSortGroupItems = kKeySegmentSize / kSortGroupThreads;
 inline constexpr int kSortGroupWarpKeys = 32 * kSortGroupItems;
-inline constexpr int kDigitBits = 32 - kPieceBits;  ///< bits of a value in a word
+inline constexpr int kDigitBits = 32 - kKeySegmentBits;  ///< bits of a value in a word
 
 struct SortGroupStorage {
-  alignas(16) std::uint32_t values[kPieceKeys];  ///< of each key; 0: no query sees it
-  std::uint32_t words[kPieceKeys];               ///< in transit between warps
-  alignas(16) std::uint16_t order[kPieceKeys];   ///< the key at each place
+  alignas(16) std::uint32_t values[kKeySegmentSize];  ///< of each key; 0: no query sees it
+  std::uint32_t words[kKeySegmentSize];               ///< in transit between warps
+  alignas(16) std::uint16_t order[kKeySegmentSize];   ///< the key at each place
   std::uint32_t least[kSortGroupWarps], most[kSortGroupWarps];
 };
 
-/// The threads that sort a piece: a block.
+/// The threads that sort a key segment: a block.
 struct SortGroup {
   int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
 
@@ -94,8 +94,8 @@ __device__ __forceinline__ void mirror(std::uint32_t (&x)[kSortGroupItems], bool
   }
 }
 
-/// Sorts the words of the warp group in descending order, thread after thread. In pieces with fewer
-/// keys the words from `num_keys` on are smaller than all before and already in order.
+/// Sorts the words of the warp group in descending order, thread after thread. In key segments with
+/// fewer keys the words from `num_keys` on are smaller than all before and already in order.
 __device__ __forceinline__ void sort_words(const SortGroup& sort_group, std::uint32_t* words,
                                            std::uint32_t (&x)[kSortGroupItems], int num_keys) {
   constexpr unsigned kAll = 0xFFFFFFFFu;
@@ -104,7 +104,7 @@ __device__ __forceinline__ void sort_words(const SortGroup& sort_group, std::uin
     sort_thread(x);
   }
 #pragma unroll 1
-  for (int size = 2 * kSortGroupItems; size <= kPieceKeys; size *= 2) {
+  for (int size = 2 * kSortGroupItems; size <= kKeySegmentSize; size *= 2) {
     const int threads = size / kSortGroupItems;
     const bool is_first = (sort_group.thread & (threads / 2)) == 0;
     // In merges within a warp all its words count, in others the words that come from the second
@@ -129,7 +129,7 @@ __device__ __forceinline__ void sort_words(const SortGroup& sort_group, std::uin
       if (is_needed) {
         mirror(x, is_first, [&](int i) { return words[i * kSortGroupThreads + mirrored]; });
       }
-      if (size == kPieceKeys) {
+      if (size == kKeySegmentSize) {
         put();
         const int opposite = sort_group.thread ^ 32;
         if (is_needed) {
@@ -157,10 +157,10 @@ __device__ __forceinline__ void sort_words(const SortGroup& sort_group, std::uin
 /// Makes the word of a key: its digit, which is below 2^kDigitBits and 0 for keys that come last,
 /// and the key's current place, which makes the sort stable.
 __device__ __forceinline__ std::uint32_t word_of_digit(std::uint32_t digit, int place) {
-  return digit << kPieceBits | (kPieceKeys - 1 - static_cast<std::uint32_t>(place));
+  return digit << kKeySegmentBits | (kKeySegmentSize - 1 - static_cast<std::uint32_t>(place));
 }
 __device__ __forceinline__ std::uint32_t place_of_word(std::uint32_t word) {
-  return kPieceKeys - 1 - (word & (kPieceKeys - 1));
+  return kKeySegmentSize - 1 - (word & (kKeySegmentSize - 1));
 }
 
 /// Stores keys in their order, thread after thread, into storage.order. Called after a barrier.

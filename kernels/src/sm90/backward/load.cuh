@@ -277,8 +277,8 @@ __device__ __forceinline__ void broadcast_row(const BackwardParams& p, std::uint
   store_word(slot + BroadcastTileAt::kFirstDocument, row->tiles.first_document);
   int num_segments = 0;
 #pragma unroll 1
-  for (const ClosedFormWalk::Stretch& stretch : row->tiles.stretches) {
-    store_stretch(slot + Layout::kWorkTileSegments, stretch, num_segments);
+  for (const ClosedFormWalk::TileRun& tile_run : row->tiles.tile_runs) {
+    store_tile_run(slot + Layout::kWorkTileSegments, tile_run, num_segments);
   }
   store_words2(slot + BroadcastTileAt::kFirstSegment, kOwnSegments, num_segments);
   store_band(slot + Layout::kWorkTileBand, row->band);

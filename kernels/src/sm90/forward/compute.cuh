@@ -245,11 +245,11 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   const auto last_keys_of_work_tile = [&] {
     int keys = kStepKeys;
     if constexpr (kGather) {
-      asm volatile(
-          "ld.shared.b32 %0, [%1];"
-          : "=r"(keys)
-          : "r"(work_tile_slot(work_tile_index) + Layout::kWorkTileGather + GatherPart::kLastKeysAt)
-          : "memory");
+      asm volatile("ld.shared.b32 %0, [%1];"
+                   : "=r"(keys)
+                   : "r"(work_tile_slot(work_tile_index) + Layout::kWorkTileGather +
+                         GatherDescriptor::kLastKeysAt)
+                   : "memory");
     }
     return keys;
   };

@@ -33,7 +33,7 @@
 namespace fdma::sm90 {
 
 /// The gathered part of a work tile. It is broadcast behind the work tile in shared memory.
-struct alignas(16) GatherPart {
+struct alignas(16) GatherDescriptor {
   std::int32_t num_tiles;    ///< tiles before the index tiles
   std::int32_t num_entries;  ///< of its index tiles
   std::int32_t num_full;     ///< entries that all rows see: at least this many come first
@@ -61,9 +61,10 @@ struct alignas(16) GatherPart {
 
 /// Finds the gathered part of a work tile and cuts the work tile's num_tiles at the end of the
 /// list.
-__device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkTile& work_tile) {
+__device__ __forceinline__ GatherDescriptor take_gather(const ForwardParams& p,
+                                                        WorkTile& work_tile) {
   // A work tile without keys has one tile, which has no cells.
-  GatherPart part{max(work_tile.num_tiles, 1), 0, 0, kTileKeys, 0};
+  GatherDescriptor part{max(work_tile.num_tiles, 1), 0, 0, kTileKeys, 0};
   if (work_tile.num_tiles == kNoWorkTile || work_tile.num_segments == 0) return part;
   const PlanSegment* segment = p.plan.segments + work_tile.first_segment;
   const PlanSegment* last = segment + work_tile.num_segments - 1;
@@ -95,12 +96,12 @@ __device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkTi
   return part;
 }
 
-__device__ __forceinline__ void broadcast_gather(std::uint32_t to, const GatherPart& part) {
+__device__ __forceinline__ void broadcast_gather(std::uint32_t to, const GatherDescriptor& part) {
   store_words(to, make_uint4(part.num_tiles, part.num_entries, part.num_full, part.last_keys));
   store_words(to + 16, make_uint4(static_cast<std::uint32_t>(part.place),
                                   static_cast<std::uint32_t>(part.place >> 32), 0, 0));
 }
-__device__ __forceinline__ GatherPart read_gather(std::uint32_t from) {
+__device__ __forceinline__ GatherDescriptor read_gather(std::uint32_t from) {
   const uint4 counts = load_words(from), entry = load_words(from + 16);
   return {static_cast<int>(counts.x), static_cast<int>(counts.y), static_cast<int>(counts.z),
           static_cast<int>(counts.w), std::uint64_t{entry.x} | std::uint64_t{entry.y} << 32};
@@ -115,7 +116,7 @@ __device__ __forceinline__ GatherPart read_gather(std::uint32_t from) {
 ///             0, 4 at row 5, 1 at row 9; words 1 in rows 0 to 4, 5 up to row 8, then 4
 /// Cost        some 150 instructions, for any number of such keys
 __device__ __forceinline__ void write_index_tile_mask(std::uint32_t slot, const ForwardParams& p,
-                                                      const GatherPart& part, int index_tile,
+                                                      const GatherDescriptor& part, int index_tile,
                                                       int lane) {
   // All loads come first: one after the other they take longer than the products of an index tile.
   std::uint32_t queries[4];
@@ -193,8 +194,8 @@ __device__ __forceinline__ void write_index_tile_mask(std::uint32_t slot, const 
 template <bool kTerms>
 __device__ __forceinline__ void write_index_tile_biases(std::uint32_t to, const ForwardParams& p,
                                                         const BroadcastTile& work_tile,
-                                                        const GatherPart& part, int index_tile,
-                                                        int lane) {
+                                                        const GatherDescriptor& part,
+                                                        int index_tile, int lane) {
   constexpr float kLog2E = 1.44269504088896340736f;
   constexpr int kLaneKeys = kTileKeys / kWarpSize;
   const float* bias =
@@ -233,7 +234,7 @@ __device__ __forceinline__ void write_index_tile(std::uint32_t slot, std::uint32
                                                  std::uint32_t work_tile_address,
                                                  std::uint32_t gather_address, int index_tile,
                                                  bool is_masked, int lane) {
-  const GatherPart part = read_gather(gather_address);
+  const GatherDescriptor part = read_gather(gather_address);
   if (is_masked) write_index_tile_mask(slot, p, part, index_tile, lane);
   if constexpr (kBiasKernel) {
     write_index_tile_biases<kTerms>(biases, p, read_work_tile(work_tile_address), part, index_tile,
@@ -353,7 +354,7 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
                        "gather: item full");
     const std::uint32_t slot = base + Layout::kItem + work_tile_stage * Layout::kWorkTileSlotBytes;
     const uint4 header = load_words(slot), tail = load_words(slot + 48);
-    const GatherPart part = read_gather(slot + Layout::kWorkTileGather);
+    const GatherDescriptor part = read_gather(slot + Layout::kWorkTileGather);
     __syncwarp();
     ptx::mbarrier_arrive_warp(base + Layout::kWorkTileEmpty + 8 * work_tile_stage, lane);
     const int num_tiles = static_cast<int>(header.x);

@@ -155,8 +155,9 @@ __device__ __forceinline__ void set_row(const PlanArrays& plan, const TileRowTil
 }
 
 /// Writes the segments of a run of tiles to `to` after `count` others, and counts them.
-__device__ __forceinline__ void store_stretch(std::uint32_t to,
-                                              const ClosedFormWalk::Stretch& stretch, int& count) {
+__device__ __forceinline__ void store_tile_run(std::uint32_t to,
+                                               const ClosedFormWalk::TileRun& tile_run,
+                                               int& count) {
   const auto store = [&](int first, int end, PlanSegmentKind kind) {
     if (first >= end) return;
     const std::uint32_t at = to + count * static_cast<int>(sizeof(PlanSegment));
@@ -168,18 +169,18 @@ __device__ __forceinline__ void store_stretch(std::uint32_t to,
         : "memory");
     ++count;
   };
-  const int full_first = min(max(stretch.full_first, stretch.first), stretch.end);
-  const int full_end = min(max(stretch.full_end, full_first), stretch.end);
-  store(stretch.first, full_first, PlanSegmentKind::closed_form);
+  const int full_first = min(max(tile_run.full_first, tile_run.first), tile_run.end);
+  const int full_end = min(max(tile_run.full_end, full_first), tile_run.end);
+  store(tile_run.first, full_first, PlanSegmentKind::closed_form);
   store(full_first, full_end, PlanSegmentKind::full);
-  store(full_end, stretch.end, PlanSegmentKind::closed_form);
+  store(full_end, tile_run.end, PlanSegmentKind::closed_form);
 }
 
 /// Writes the segments of a tile row behind its work tile; returns their number.
 __device__ __forceinline__ int store_segments(std::uint32_t to, const TileRowTiles& row) {
   int count = 0;
 #pragma unroll
-  for (const ClosedFormWalk::Stretch& stretch : row.stretches) store_stretch(to, stretch, count);
+  for (const ClosedFormWalk::TileRun& tile_run : row.tile_runs) store_tile_run(to, tile_run, count);
   return count;
 }
 
@@ -255,8 +256,8 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   ptx::wait_for_grid_before();  // the grid before resets the counter and orders tile rows
   auto index = static_cast<std::int32_t>(blockIdx.x);
   WorkTile next;
-  TileRowTiles row;            // of a closed-form plan
-  GatherPart part, next_part;  // of a gathering plan
+  TileRowTiles row;                  // of a closed-form plan
+  GatherDescriptor part, next_part;  // of a gathering plan
   const auto read_next = [&] {
     next = read_work<kGather>(p, index);
     if constexpr (kGather) {
@@ -463,7 +464,7 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
     const BroadcastTile work_tile = read_work_tile(work_tile_slot);
     if (work_tile.num_tiles == kNoWorkTile) return;
     TileWalk walk(segments_of<Layout>(p.plan, work_tile, work_tile_slot), work_tile);
-    GatherPart gathered{};
+    GatherDescriptor gathered{};
     if constexpr (kGather) gathered = read_gather(work_tile_slot + Layout::kWorkTileGather);
     int index_tile = -gathered.num_tiles;
     for (int left = work_tile.num_tiles; left > 0; --left, ++index_tile) {

@@ -55,7 +55,7 @@ std::vector<BackendCase> many_work_tile_cases();
 /// the tensors: V has rows there that must not be seen, in work tile after work tile.
 std::vector<BackendCase> tail_cases();
 
-/// Stretches of tiles: empty, full, noise (bitmaps), one or two key intervals per row (row panels).
+/// Runs of tiles: empty, full, noise (bitmaps), one or two key intervals per row (row panels).
 MaskCase tile_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len);
 
 /// Several query intervals per key (columns) after a full tile; some rows see no key.

@@ -16,7 +16,7 @@ Cells topk_cells(std::int64_t q_len, std::int64_t kv_len, std::int64_t width,
 
 /// Masks of one head each: learned top-k with scores that are independent, that grow with the key,
 /// that come in clusters and that are mostly equal; random eviction; keys that die and return, one
-/// by one and a tile together; tokens of each row's own, and of stretches of rows; a window of full
+/// by one and a tile together; tokens of each row's own, and of runs of rows; a window of full
 /// tiles beside scattered keys; whole columns.
 std::vector<MaskCase> scattered_cases(std::int64_t q_len, std::int64_t kv_len, std::uint32_t seed);
 

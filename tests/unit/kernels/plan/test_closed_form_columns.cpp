@@ -199,10 +199,10 @@ TEST(ClosedFormColumns, HoldsExtremeValues) {
               }
             }
             const ClosedFormWalk walk = KeySide(each).walk(std::max(0, kv_len - 128), kv_len, 128);
-            const ClosedFormWalk::Stretch& stretch = walk.stretch(1);
-            ASSERT_LE(0, stretch.first) << each.text();
-            ASSERT_LE(stretch.first, stretch.end) << each.text();
-            ASSERT_LE(stretch.end, (q_len + 127) / 128) << each.text();
+            const ClosedFormWalk::TileRun& tile_run = walk.tile_run(1);
+            ASSERT_LE(0, tile_run.first) << each.text();
+            ASSERT_LE(tile_run.first, tile_run.end) << each.text();
+            ASSERT_LE(tile_run.end, (q_len + 127) / 128) << each.text();
           }
         }
       }

@@ -24,26 +24,26 @@ std::string dq_order_error(const ClosedFormCase& each, std::int32_t block_kv, st
   const ClosedFormColumns columns(each.closed_form, each.borders.data(), each.q_len, each.kv_len);
   const auto num_q_tiles = static_cast<std::int32_t>(ceil_div(each.q_len, block_q));
   const auto num_kv_tiles = static_cast<std::int32_t>(ceil_div(each.kv_len, block_kv));
-  std::vector<DqOrderRun> stretches;
+  std::vector<DqOrderRun> tile_runs;
   std::vector<bool> is_near;
   std::int32_t num_far = 0;
   for (std::int32_t tile = num_kv_tiles - 1; tile >= 0; --tile) {
     const std::int32_t begin = tile * block_kv, end = std::min(begin + block_kv, each.kv_len);
     const ClosedFormWalk walk = columns.walk(begin, end, block_q);
     if (walk.num_tiles() == 0) continue;
-    stretches.push_back({walk.stretch(1).first, walk.stretch(1).end});
+    tile_runs.push_back({walk.tile_run(1).first, walk.tile_run(1).end});
     is_near.push_back(columns.is_near(begin));
     if (!is_near.back()) ++num_far;
   }
-  const auto num_tiles = static_cast<std::int32_t>(stretches.size());
+  const auto num_tiles = static_cast<std::int32_t>(tile_runs.size());
   for (std::int32_t tile = 0; tile < num_q_tiles; ++tile) {
     const DqSemaphoreOffsets offsets =
-        dq_semaphore_offsets([&](std::int32_t n) { return stretches[static_cast<std::size_t>(n)]; },
+        dq_semaphore_offsets([&](std::int32_t n) { return tile_runs[static_cast<std::size_t>(n)]; },
                              num_far, num_tiles, tile);
     std::int32_t num_before = 0;
     for (std::int32_t n = 0; n < num_tiles; ++n) {
-      const DqOrderRun& stretch = stretches[static_cast<std::size_t>(n)];
-      if (tile < stretch.first || tile >= stretch.end) continue;
+      const DqOrderRun& tile_run = tile_runs[static_cast<std::size_t>(n)];
+      if (tile < tile_run.first || tile >= tile_run.end) continue;
       const std::int32_t turn =
           n + (is_near[static_cast<std::size_t>(n)] ? offsets.near : offsets.far);
       if (turn != num_before) {
@@ -58,9 +58,9 @@ std::string dq_order_error(const ClosedFormCase& each, std::int32_t block_kv, st
 
 // The example of closed_form_dq_order.hpp.
 TEST(ClosedFormDqOrders, CountWhoComesBefore) {
-  const std::vector<DqOrderRun> stretches{{3, 4}, {2, 4}, {1, 4}, {0, 4}};
+  const std::vector<DqOrderRun> tile_runs{{3, 4}, {2, 4}, {1, 4}, {0, 4}};
   const DqSemaphoreOffsets offsets = dq_semaphore_offsets(
-      [&](std::int32_t n) { return stretches[static_cast<std::size_t>(n)]; }, 3, 4, 2);
+      [&](std::int32_t n) { return tile_runs[static_cast<std::size_t>(n)]; }, 3, 4, 2);
   EXPECT_EQ(1 + offsets.far, 0);
   EXPECT_EQ(2 + offsets.far, 1);
   EXPECT_EQ(3 + offsets.near, 2);

@@ -100,7 +100,7 @@ TEST(ClosedFormWalk, IsTightForPlainMasks) {
   }
 }
 
-// A sink and a window apart: two stretches, full between their edges.
+// A sink and a window apart: two runs, full between their edges.
 TEST(ClosedFormWalk, HasTwoStretchesForASinkAndAWindow) {
   ClosedFormCase each;
   each.q_len = each.kv_len = 4096;
@@ -158,10 +158,10 @@ TEST(ClosedFormMask, HoldsExtremeValues) {
               const ClosedFormWalk walk = QuerySide(each).walk(q_begin, q_len, 128);
               const std::int32_t num_tiles = (kv_len + 127) / 128;
               for (const int index : {0, 1}) {
-                const ClosedFormWalk::Stretch& stretch = walk.stretch(index);
-                ASSERT_LE(0, stretch.first) << each.text();
-                ASSERT_LE(stretch.first, stretch.end) << each.text();
-                ASSERT_LE(stretch.end, std::max(num_tiles, stretch.first)) << each.text();
+                const ClosedFormWalk::TileRun& tile_run = walk.tile_run(index);
+                ASSERT_LE(0, tile_run.first) << each.text();
+                ASSERT_LE(tile_run.first, tile_run.end) << each.text();
+                ASSERT_LE(tile_run.end, std::max(num_tiles, tile_run.first)) << each.text();
               }
               ASSERT_LE(walk.num_tiles(), num_tiles) << each.text();
             }

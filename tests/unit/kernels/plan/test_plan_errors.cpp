@@ -217,10 +217,10 @@ TEST(ValidatePlan, RejectsPayloadsBeyondTheLengths) {
                            for (std::uint64_t& word : p.bitmaps) word |= std::uint64_t{1} << 63;
                          }}});
 
-  // Per row other stretches, thin: row panels take fewest bytes.
-  const Cells stretches = testing::make_cells(
+  // Per row other runs, thin: row panels take fewest bytes.
+  const Cells tile_runs = testing::make_cells(
       40, 200, [](auto q, auto k) { return q * 3 <= k && k < 40 + q * 3 + q % 3; });
-  const MaskCase rows = testing::case_of("rows", stretches, {128, 128});
+  const MaskCase rows = testing::case_of("rows", tile_runs, {128, 128});
   const auto row_plan = make_plan(rows.mask, testing::shape_for(rows.mask, 1, 1, 1));
   ASSERT_TRUE(row_plan);
   ASSERT_GT(row_plan->counts.row_tiles, 0);

@@ -161,10 +161,11 @@ TEST(Pieces, AreEvenAndCoverARow) {
     for (std::int32_t n = 1; n <= std::min(num_tiles, 140); ++n) {
       std::int32_t next = 0;
       for (std::int32_t i = 0; i < n; ++i) {
-        const Piece piece = piece_of(num_tiles, n, i);
-        ASSERT_EQ(piece.first_tile, next);
-        ASSERT_TRUE(piece.num_tiles == num_tiles / n || piece.num_tiles == num_tiles / n + 1);
-        next += piece.num_tiles;
+        const SplitRun split_run = split_run_of(num_tiles, n, i);
+        ASSERT_EQ(split_run.first_tile, next);
+        ASSERT_TRUE(split_run.num_tiles == num_tiles / n ||
+                    split_run.num_tiles == num_tiles / n + 1);
+        next += split_run.num_tiles;
       }
       ASSERT_EQ(next, num_tiles);
     }

@@ -1,6 +1,6 @@
-// What selection on the GPU does, step by step on the host with the same functions: ranks, pieces,
-// samples, windows, the tree of insertions, places of keys that are evicted. Thread blocks become
-// loops.
+// What selection on the GPU does, step by step on the host with the same functions: ranks, key
+// segments, samples, windows, the tree of insertions, places of keys that are evicted. Thread
+// blocks become loops.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ struct Tree {
 Tree tree_of(std::vector<int> insertions) {
   const std::size_t count = insertions.size();
   Tree tree{std::vector<InsertionTree::Word>(InsertionTree::kLevels * InsertionTree::kWords),
-            std::vector<std::uint32_t>(kPieceKeys, 0),
+            std::vector<std::uint32_t>(kKeySegmentSize, 0),
             {}};
   tree.insertions = {tree.words.data(), tree.leaves.data()};
   for (int level = 0; level < InsertionTree::kLevels; ++level) {
@@ -100,74 +100,75 @@ class Emulation {
       : cut_(cut),
         kv_len_(kv_len),
         w_(w),
-        runs_(cut.pieces.size() * kPieceKeys, 77),
-        worst_(cut.pieces.size(), 77) {}
+        runs_(cut.key_segments.size() * kKeySegmentSize, 77),
+        worst_(cut.key_segments.size(), 77) {}
 
   std::vector<Interval> select(const std::vector<float>& scores, std::size_t num_rows) {
     kept_.assign(num_rows * static_cast<std::size_t>(kv_len_), Interval{-7, -7});
     const auto sorted = static_cast<std::size_t>(cut_.num_sorted);
-    for (std::size_t i = 0; i < cut_.pieces.size(); ++i) sort_piece(i, scores);
+    for (std::size_t i = 0; i < cut_.key_segments.size(); ++i) sort_key_segment(i, scores);
     for (std::size_t i = 0; i < sorted; ++i) find_worst(i);
     for (std::size_t i = 0; i < sorted; ++i) find_evictions(i);
     return kept_;
   }
 
  private:
-  const Interval* queries_of(const Piece& piece) const {
-    return cut_.queries.data() + piece.mask * kv_len_ + piece.first_key;
+  const Interval* queries_of(const KeySegment& key_segment) const {
+    return cut_.queries.data() + key_segment.mask * kv_len_ + key_segment.first_key;
   }
   // Each key is written once: a second write would be a race on the device.
-  void write(const Piece& piece, int local, Interval interval) {
-    Interval& to = kept_[static_cast<std::size_t>(piece.row * kv_len_ + piece.first_key + local)];
-    EXPECT_EQ(to, (Interval{-7, -7})) << "key " << piece.first_key + local;
+  void write(const KeySegment& key_segment, int local, Interval interval) {
+    Interval& to =
+        kept_[static_cast<std::size_t>(key_segment.row * kv_len_ + key_segment.first_key + local)];
+    EXPECT_EQ(to, (Interval{-7, -7})) << "key " << key_segment.first_key + local;
     to = interval;
   }
-  static int local_of(const Piece& piece, std::uint64_t rank) {
-    return piece.kind == PieceKind::packed ? local_of_packed_rank(rank)
-                                           : key_of_rank(rank) - piece.first_key;
+  static int local_of(const KeySegment& key_segment, std::uint64_t rank) {
+    return key_segment.kind == KeySegmentKind::packed ? local_of_packed_rank(rank)
+                                                      : key_of_rank(rank) - key_segment.first_key;
   }
 
-  void sort_piece(std::size_t at, const std::vector<float>& scores) {
-    const Piece& piece = cut_.pieces[at];
-    std::uint64_t* const run = runs_.data() + at * kPieceKeys;
-    for (int i = 0; i < piece.num_keys; ++i) {
-      const Interval seen = queries_of(piece)[i];
+  void sort_key_segment(std::size_t at, const std::vector<float>& scores) {
+    const KeySegment& key_segment = cut_.key_segments[at];
+    std::uint64_t* const run = runs_.data() + at * kKeySegmentSize;
+    for (int i = 0; i < key_segment.num_keys; ++i) {
+      const Interval seen = queries_of(key_segment)[i];
       run[i] = 0;
       if (seen.begin >= seen.end) {
-        write(piece, i, {0, 0});
+        write(key_segment, i, {0, 0});
         continue;
       }
-      const auto key = static_cast<std::size_t>(piece.first_key + i);
-      const float score = scores[static_cast<std::size_t>(piece.row * kv_len_) + key];
-      run[i] = piece.kind == PieceKind::packed
+      const auto key = static_cast<std::size_t>(key_segment.first_key + i);
+      const float score = scores[static_cast<std::size_t>(key_segment.row * kv_len_) + key];
+      run[i] = key_segment.kind == KeySegmentKind::packed
                    ? packed_rank_of_ascending(
-                         cut_.ordinals[static_cast<std::size_t>(piece.mask * kv_len_) + key],
+                         cut_.ordinals[static_cast<std::size_t>(key_segment.mask * kv_len_) + key],
                          ascending_score(score), i)
-                   : rank_of_key(score, piece.first_key + i);
-      if (piece.kind == PieceKind::all_kept) write(piece, i, seen);
+                   : rank_of_key(score, key_segment.first_key + i);
+      if (key_segment.kind == KeySegmentKind::all_kept) write(key_segment, i, seen);
     }
-    std::sort(run, run + piece.num_keys, std::greater<>());
+    std::sort(run, run + key_segment.num_keys, std::greater<>());
   }
 
-  const std::uint64_t* run_of(std::size_t at, const Piece& piece, int i) const {
+  const std::uint64_t* run_of(std::size_t at, const KeySegment& key_segment, int i) const {
     return runs_.data() +
-           (at - static_cast<std::size_t>(piece.num_before) + static_cast<std::size_t>(i)) *
-               kPieceKeys;
+           (at - static_cast<std::size_t>(key_segment.num_before) + static_cast<std::size_t>(i)) *
+               kKeySegmentSize;
   }
-  static int size_of(const Piece& piece, int i) {
-    return i == piece.num_before ? piece.num_keys : kPieceKeys;
+  static int size_of(const KeySegment& key_segment, int i) {
+    return i == key_segment.num_before ? key_segment.num_keys : kKeySegmentSize;
   }
 
   // As searched_thresholds.cuh does, bit by bit.
   void find_worst(std::size_t at) {
-    const Piece& piece = cut_.pieces[at];
+    const KeySegment& key_segment = cut_.key_segments[at];
     worst_[at] = 0;
-    if (piece.num_seen < w_) return;
+    if (key_segment.num_seen < w_) return;
     std::vector<Interval> windows;
     std::int64_t total = 0;
-    for (int i = 0; i <= piece.num_before; ++i) {
-      windows.push_back({0, size_of(piece, i)});
-      total += size_of(piece, i);
+    for (int i = 0; i <= key_segment.num_before; ++i) {
+      windows.push_back({0, size_of(key_segment, i)});
+      total += size_of(key_segment, i);
     }
     std::int64_t wanted = w_;
     std::uint64_t worst = 0;
@@ -175,9 +176,10 @@ class Emulation {
       const std::uint64_t middle = worst | std::uint64_t{1} << bit;
       std::vector<int> splits;
       std::int64_t above = 0;
-      for (int i = 0; i <= piece.num_before; ++i) {
+      for (int i = 0; i <= key_segment.num_before; ++i) {
         const Interval& window = windows[static_cast<std::size_t>(i)];
-        splits.push_back(split_window(run_of(at, piece, i), window.begin, window.end, middle));
+        splits.push_back(
+            split_window(run_of(at, key_segment, i), window.begin, window.end, middle));
         above += splits.back() - window.begin;
       }
       const bool is_above = wanted <= above;
@@ -189,33 +191,33 @@ class Emulation {
       }
     }
     ASSERT_EQ(total, 1);
-    for (int i = 0; i <= piece.num_before; ++i) {
+    for (int i = 0; i <= key_segment.num_before; ++i) {
       const Interval& window = windows[static_cast<std::size_t>(i)];
-      if (window.begin < window.end) worst_[at] = run_of(at, piece, i)[window.begin];
+      if (window.begin < window.end) worst_[at] = run_of(at, key_segment, i)[window.begin];
     }
-    if (piece.num_before > 0) expect_known_from_samples(at, piece);
+    if (key_segment.num_before > 0) expect_known_from_samples(at, key_segment);
   }
 
   // What thresholds.cuh takes from samples: between which of them the threshold lies, and how many
   // ranks are as good, to a 16th of w.
-  void expect_known_from_samples(std::size_t at, const Piece& piece) const {
+  void expect_known_from_samples(std::size_t at, const KeySegment& key_segment) const {
     const auto w = static_cast<int>(w_);
     const std::uint64_t worst = worst_[at];
     const auto sample = [&](int i, int number) {
       const int place = sample_place(number);
-      return place < size_of(piece, i) ? run_of(at, piece, i)[place] : 0;
+      return place < size_of(key_segment, i) ? run_of(at, key_segment, i)[place] : 0;
     };
-    const int enough = sample_from((w - 1) / piece.num_before);
-    const int few = std::min(sample_up_to((w - 1) / (piece.num_before + 1)), kSamples - 1);
+    const int enough = sample_from((w - 1) / key_segment.num_before);
+    const int few = std::min(sample_up_to((w - 1) / (key_segment.num_before + 1)), kSamples - 1);
     std::uint64_t low = enough < kSamples ? ~std::uint64_t{0} : 0, high = 0;
     int least = 0, most = 0;
-    for (int i = 0; i <= piece.num_before; ++i) {
-      if (enough < kSamples && i < piece.num_before) low = std::min(low, sample(i, enough));
+    for (int i = 0; i <= key_segment.num_before; ++i) {
+      if (enough < kSamples && i < key_segment.num_before) low = std::min(low, sample(i, enough));
       high = std::max(high, sample(i, few));
       int count = 0;
       while (count < kSamples && sample(i, count) >= worst) ++count;
       if (count > 0) least += sample_place(count - 1) + 1;
-      most += std::min(sample_place(count), size_of(piece, i));
+      most += std::min(sample_place(count), size_of(key_segment, i));
     }
     EXPECT_LE(low, worst);
     EXPECT_GE(high, worst);
@@ -225,39 +227,40 @@ class Emulation {
   }
 
   void find_evictions(std::size_t at) {
-    const Piece& piece = cut_.pieces[at];
-    const std::uint64_t before = piece.num_before == 0 ? 0 : worst_[at - 1];
+    const KeySegment& key_segment = cut_.key_segments[at];
+    const std::uint64_t before = key_segment.num_before == 0 ? 0 : worst_[at - 1];
     const std::uint64_t after = worst_[at];
-    const std::uint64_t in_the_end = worst_[at + static_cast<std::size_t>(piece.num_after)];
-    const std::uint64_t* run = run_of(at, piece, piece.num_before);
-    for (int i = 0; i < piece.num_keys && run[i] != 0; ++i) {
-      const int local = local_of(piece, run[i]);
+    const std::uint64_t in_the_end = worst_[at + static_cast<std::size_t>(key_segment.num_after)];
+    const std::uint64_t* run = run_of(at, key_segment, key_segment.num_before);
+    for (int i = 0; i < key_segment.num_keys && run[i] != 0; ++i) {
+      const int local = local_of(key_segment, run[i]);
       if (run[i] < before) {
-        write(piece, local, {0, 0});
+        write(key_segment, local, {0, 0});
       } else if (run[i] >= in_the_end) {
-        write(piece, local, queries_of(piece)[local]);
+        write(key_segment, local, queries_of(key_segment)[local]);
       }
     }
     if (after == 0) return;
     const std::uint64_t lowest = std::max(before, std::uint64_t{1});
-    const int num_inserted = end_of_at_least(run, 0, piece.num_keys, lowest);
+    const int num_inserted = end_of_at_least(run, 0, key_segment.num_keys, lowest);
     std::vector<std::uint64_t> evicted;
-    for (int i = 0; i <= piece.num_before; ++i) {
-      const std::uint64_t* from = run_of(at, piece, i);
-      const int begin = end_of_at_least(from, 0, size_of(piece, i), after);
+    for (int i = 0; i <= key_segment.num_before; ++i) {
+      const std::uint64_t* from = run_of(at, key_segment, i);
+      const int begin = end_of_at_least(from, 0, size_of(key_segment, i), after);
       evicted.insert(evicted.end(), from + begin,
-                     from + end_of_at_least(from, begin, size_of(piece, i), lowest));
+                     from + end_of_at_least(from, begin, size_of(key_segment, i), lowest));
     }
     ASSERT_LE(evicted.size(), static_cast<std::size_t>(num_inserted));
     std::sort(evicted.begin(), evicted.end(), std::greater<>());
-    std::vector<int> insertions;  // indices in the piece of the inserted keys that are accepted
-    for (int i = 0; i < num_inserted; ++i) insertions.push_back(local_of(piece, run[i]));
+    std::vector<int>
+        insertions;  // indices in the key segment of the inserted keys that are accepted
+    for (int i = 0; i < num_inserted; ++i) insertions.push_back(local_of(key_segment, run[i]));
     std::sort(insertions.begin(), insertions.end());
     // The best first; those that are rejected leave both rows (accepted_insertions.cuh).
     std::vector<int> locals;
-    for (const std::uint64_t rank : evicted) locals.push_back(local_of(piece, rank));
+    for (const std::uint64_t rank : evicted) locals.push_back(local_of(key_segment, rank));
     for (int round = 1;; ++round) {
-      ASSERT_LE(round, 16);  // of pieces that were tried 12 take most
+      ASSERT_LE(round, 16);  // of key segments that were tried 12 take most
       std::vector<int> staying, rejected;
       for (std::size_t i = 0; i < locals.size(); ++i) {
         const int last = insertions[insertions.size() - 1 - i];
@@ -266,15 +269,15 @@ class Emulation {
       if (rejected.empty()) break;
       for (const int local : rejected) {
         std::erase(insertions, local);
-        write(piece, local, {0, 0});
+        write(key_segment, local, {0, 0});
       }
       locals = staying;
     }
     for (std::size_t i = 0; i < locals.size(); ++i) {
       const int last = insertions[insertions.size() - 1 - i];
-      Interval interval = queries_of(piece)[locals[i]];
-      interval.end = std::min(interval.end, queries_of(piece)[last].begin);
-      write(piece, locals[i], interval.begin < interval.end ? interval : Interval{0, 0});
+      Interval interval = queries_of(key_segment)[locals[i]];
+      interval.end = std::min(interval.end, queries_of(key_segment)[last].begin);
+      write(key_segment, locals[i], interval.begin < interval.end ? interval : Interval{0, 0});
     }
   }
 
@@ -292,10 +295,10 @@ void expect_selection(const ColumnIntervals& among, const std::vector<float>& sc
   const auto cut = cut_rows(rows, w);
   ASSERT_TRUE(cut) << cut.error().message;
   std::int32_t next = 0, covered = 0;
-  for (const Piece& piece : cut->pieces) {
-    covered += piece.num_keys;
-    next = std::max(next, piece.first_key + piece.num_keys);
-    ASSERT_LE(piece.num_keys, kPieceKeys);
+  for (const KeySegment& key_segment : cut->key_segments) {
+    covered += key_segment.num_keys;
+    next = std::max(next, key_segment.first_key + key_segment.num_keys);
+    ASSERT_LE(key_segment.num_keys, kKeySegmentSize);
   }
   ASSERT_EQ(covered, among.kv_len);
   ASSERT_EQ(next, among.kv_len);
@@ -307,7 +310,7 @@ void expect_selection(const ColumnIntervals& among, const std::vector<float>& sc
   ASSERT_EQ(got.at(0), *expected);
 }
 
-TEST(TopkPieces, EqualSelectionOnTheHost) {
+TEST(TopkSegments, EqualSelectionOnTheHost) {
   std::mt19937 random(2);
   for (const auto& [q_len, kv_len] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {60, 60}, {37, 83}, {83, 37}, {1, 60}, {60, 1}}) {
@@ -328,7 +331,7 @@ TEST(TopkPieces, EqualSelectionOnTheHost) {
   }
 }
 
-TEST(TopkPieces, LongGroupsAndMany) {
+TEST(TopkSegments, LongGroupsAndMany) {
   std::mt19937 random(3);
   std::vector<std::int32_t> many(900);
   for (std::int32_t& length : many) length = 1 + static_cast<std::int32_t>(random() % 20);
@@ -352,7 +355,7 @@ TEST(TopkPieces, LongGroupsAndMany) {
   }
 }
 
-TEST(TopkPieces, RanksOfSpecialScores) {
+TEST(TopkSegments, RanksOfSpecialScores) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(ascending_score(-0.0F), ascending_score(0.0F));
@@ -371,15 +374,15 @@ TEST(TopkPieces, RanksOfSpecialScores) {
   const auto packed = [](std::uint32_t ordinal, float score, int local) {
     return packed_rank_of_ascending(ordinal, ascending_score(score), local);
   };
-  EXPECT_GT(packed(1, nan, kPieceKeys - 1), 0U);
+  EXPECT_GT(packed(1, nan, kKeySegmentSize - 1), 0U);
   EXPECT_GT(packed(2, nan, 5), packed(1, kInfinity, 4));
   EXPECT_EQ(local_of_packed_rank(packed(2048, 7, 2047)), 2047);
 }
 
 // From samples a place is known to a 16th of itself.
 TEST(Samples, AreDenserWhereFewRanksAreBetter) {
-  EXPECT_EQ(sample_place(kSamples), kPieceKeys);
-  for (int place = 0; place < 2 * kPieceKeys; ++place) {
+  EXPECT_EQ(sample_place(kSamples), kKeySegmentSize);
+  for (int place = 0; place < 2 * kKeySegmentSize; ++place) {
     int from = 0;
     while (from < kSamples && sample_place(from) < place) ++from;
     EXPECT_EQ(sample_from(place), from) << place;
@@ -394,22 +397,22 @@ TEST(Samples, AreDenserWhereFewRanksAreBetter) {
 }
 
 TEST(CutRows, PiecesThatAreReadWithoutTheirMask) {
-  const auto pieces_of = [](const ColumnIntervals& among) {
+  const auto key_segments_of = [](const ColumnIntervals& among) {
     const auto cut = cut_mask(among, 5);
     EXPECT_TRUE(cut);
-    return cut->pieces;
+    return cut->key_segments;
   };
-  for (const Piece& piece : pieces_of(groups({5000}, true, 0))) {
-    EXPECT_EQ(piece.is_seen_whole, 1);
-    EXPECT_EQ(piece.num_groups, 1);
+  for (const KeySegment& key_segment : key_segments_of(groups({5000}, true, 0))) {
+    EXPECT_EQ(key_segment.is_seen_whole, 1);
+    EXPECT_EQ(key_segment.num_groups, 1);
   }
   // Keys 0, 4500, .. are hidden.
-  const std::vector<Piece> hidden = pieces_of(groups({5000}, true, 4500));
+  const std::vector<KeySegment> hidden = key_segments_of(groups({5000}, true, 4500));
   ASSERT_EQ(hidden.size(), 3U);
   EXPECT_EQ(hidden[0].is_seen_whole, 0);
   EXPECT_EQ(hidden[1].is_seen_whole, 1);
   EXPECT_EQ(hidden[2].is_seen_whole, 0);
-  const std::vector<Piece> packed = pieces_of(groups({10, 20, 2000}, true, 0));
+  const std::vector<KeySegment> packed = key_segments_of(groups({10, 20, 2000}, true, 0));
   ASSERT_EQ(packed.size(), 1U);
   EXPECT_EQ(packed[0].num_groups, 3);
 }
@@ -420,8 +423,8 @@ TEST(CutRows, RowsWithMasksOfTheirOwn) {
   const TopkRows rows{2, 2, 3000, {causal, shorter}, {0, 0, 1, 0}};
   const auto cut = cut_rows(rows, 20);
   ASSERT_TRUE(cut);
-  EXPECT_EQ(cut->num_sorted, 8);       // two parts of each row
-  EXPECT_EQ(cut->pieces.size(), 10U);  // ten keys, and those past the mask's end, of row 2
+  EXPECT_EQ(cut->num_sorted, 8);             // two parts of each row
+  EXPECT_EQ(cut->key_segments.size(), 10U);  // ten keys, and those past the mask's end, of row 2
   EXPECT_EQ(cut->most_parts, 2);
   std::mt19937 random(5);
   std::vector<float> scores(4 * 3000);
