@@ -147,12 +147,12 @@ class ChunkedFeed final : public SlabFeed {
   Result<void> fetch(const Slab& slab, int place) override {
     std::vector<ChunkPlace>& places = places_[place];
     places.clear();
-    const Cell counts = chunk_counts(slab);
+    const CellIndex counts = chunk_counts(slab);
     const std::int64_t num_chunks = counts[0] * counts[1] * counts[2] * counts[3];
     places.reserve(static_cast<std::size_t>(num_chunks));
     std::vector<std::int64_t> begin;
     for (std::int64_t i = 0; i < num_chunks; ++i) {
-      const Cell cell = chunk_begin(slab, counts, i);
+      const CellIndex cell = chunk_begin(slab, counts, i);
       begin.clear();
       for (const int axis : geometry_.axes) begin.push_back(cell[static_cast<std::size_t>(axis)]);
       FDMA_TRY(const ChunkPlace found, chunks_.find(begin, pipeline_.max_stored_bytes()));
@@ -163,7 +163,7 @@ class ChunkedFeed final : public SlabFeed {
   }
 
   void pack(const Slab& slab, int place, SlabConsumer& consumer) override {
-    const Cell counts = chunk_counts(slab);
+    const CellIndex counts = chunk_counts(slab);
     const std::vector<ChunkPlace>& places = places_[place];
     tbb::parallel_for(std::size_t{0}, runs_[place].size(), [&](std::size_t r) {
       const Run& run = runs_[place][r];
@@ -239,16 +239,16 @@ class ChunkedFeed final : public SlabFeed {
     }
   }
 
-  Cell chunk_counts(const Slab& slab) const {
-    Cell counts;
+  CellIndex chunk_counts(const Slab& slab) const {
+    CellIndex counts;
     for (std::size_t axis = 0; axis < 4; ++axis) {
       counts[axis] = ceil_div(slab.count[axis], geometry_.chunk[axis]);
     }
     return counts;
   }
 
-  Cell chunk_begin(const Slab& slab, const Cell& counts, std::int64_t index) const {
-    Cell cell;
+  CellIndex chunk_begin(const Slab& slab, const CellIndex& counts, std::int64_t index) const {
+    CellIndex cell;
     for (std::size_t axis = 4; axis-- > 0;) {
       cell[axis] = slab.begin[axis] + index % counts[axis] * geometry_.chunk[axis];
       index /= counts[axis];
@@ -315,7 +315,7 @@ class ChunkedFeed final : public SlabFeed {
   std::vector<std::byte> fill_;
   std::int64_t size_;
   std::int64_t chunk_bytes_ = 0;
-  Cell strides_{};  // of values in a chunk
+  CellIndex strides_{};  // of values in a chunk
   const DenseGeometry& geometry_;
   std::vector<ChunkPlace> places_[2];
   std::vector<Run> runs_[2];

@@ -86,13 +86,13 @@ void SlabConsumer::pack_plainly(const BoxValues& box) {
   }
 }
 
-void SlabConsumer::note_bad(const Cell& cell, std::string complaint) {
+void SlabConsumer::note_bad(const CellIndex& cell, std::string complaint) {
   const std::lock_guard lock(mutex_);
   if (bad_ && bad_->cell < cell) return;
   bad_ = Finding{cell, std::move(complaint)};
 }
 
-void SlabConsumer::fail(const Cell& begin, Error error) {
+void SlabConsumer::fail(const CellIndex& begin, Error error) {
   const std::lock_guard lock(mutex_);
   if (failure_ && failure_->begin < begin) return;
   failure_ = Failure{begin, std::move(error)};
@@ -149,7 +149,7 @@ std::int32_t SlabConsumer::intern(SegmentMask mask) {
 bool SlabConsumer::is_settled(const Slab& slab) const {
   if (failure_) return true;
   if (!bad_) return false;
-  const Cell& cell = bad_->cell;
+  const CellIndex& cell = bad_->cell;
   const bool is_first_plane = cell[0] == slab.begin[0] && cell[1] == slab.begin[1];
   const bool is_last_group =
       cell[0] == slab.begin[0] || slab.begin[1] + slab.count[1] == geometry_.extents[1];
@@ -162,7 +162,7 @@ Result<BlockMask> SlabConsumer::finish(const std::string& where) && {
     return std::move(failure_->error);
   }
   if (bad_) {
-    const Cell& cell = bad_->cell;
+    const CellIndex& cell = bad_->cell;
     return Error{ErrorCode::invalid_argument,
                  fmt::format("{}: cell (b {}, h {}, q {}, k {}) {}", where, cell[0], cell[1],
                              cell[2], cell[3], bad_->complaint)};

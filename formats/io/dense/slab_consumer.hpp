@@ -15,14 +15,14 @@
 
 namespace fdma::io {
 
-using Cell = std::array<std::int64_t, 4>;  // b, h, q, k
+using CellIndex = std::array<std::int64_t, 4>;  // b, h, q, k
 
 /// Values of a box of cells, in memory.
 struct BoxValues {
-  Cell begin;
-  Cell count;
+  CellIndex begin;
+  CellIndex count;
   const std::byte* values = nullptr;
-  Cell strides;  ///< bytes from value to value; that of k is the size of a value
+  CellIndex strides;  ///< bytes from value to value; that of k is the size of a value
 };
 
 /// Takes the slabs of a geometry in their order and makes a mask of them.
@@ -43,7 +43,7 @@ class SlabConsumer {
   /// Packs one value at a time in order, from values of element.memory_type().
   void pack_plainly(const BoxValues& box);
   /// Keeps the first error in the order of cells. Reading goes on to the end of the slab.
-  void fail(const Cell& begin, Error error);
+  void fail(const CellIndex& begin, Error error);
   void end_slab(const Slab& slab);
 
   /// True if nothing unread can change the outcome: there is an error, or a bad cell that comes
@@ -57,7 +57,7 @@ class SlabConsumer {
   void open_planes(const Slab& slab);
   void close_planes(const Slab& slab);
   std::int32_t intern(SegmentMask mask);
-  void note_bad(const Cell& cell, std::string complaint);
+  void note_bad(const CellIndex& cell, std::string complaint);
   void check_size();
   std::size_t plane_of(std::int64_t b, std::int64_t h) const;
 
@@ -72,12 +72,12 @@ class SlabConsumer {
   std::vector<std::int32_t> group_of_;
   std::mutex mutex_;  // guards the members below
   struct Finding {
-    Cell cell{};
+    CellIndex cell{};
     std::string complaint;
   };
   std::optional<Finding> bad_;
   struct Failure {
-    Cell begin{};
+    CellIndex begin{};
     Error error;
   };
   std::optional<Failure> failure_;

@@ -34,7 +34,7 @@ std::optional<std::pair<std::int64_t, std::int64_t>> first_difference(const Segm
 
 }  // namespace
 
-std::optional<Cell> first_difference(const BlockMask& a, const BlockMask& b) {
+std::optional<CellPosition> first_difference(const BlockMask& a, const BlockMask& b) {
   std::set<std::pair<std::int32_t, std::int32_t>> equal;
   for (std::int64_t batch = 0; batch < a.shape.num_batches; ++batch) {
     for (std::int64_t head = 0; head < a.shape.num_heads; ++head) {
@@ -42,7 +42,7 @@ std::optional<Cell> first_difference(const BlockMask& a, const BlockMask& b) {
       if (equal.count(groups) != 0) continue;
       const auto cell = first_difference(segment_of_group(a, groups.first, a.block),
                                          segment_of_group(b, groups.second, b.block));
-      if (cell) return Cell{batch, head, cell->first, cell->second};
+      if (cell) return CellPosition{batch, head, cell->first, cell->second};
       equal.insert(groups);
     }
   }

@@ -11,19 +11,19 @@
 
 namespace fdma::interop {
 
-struct Cell {
+struct CellPosition {
   std::int64_t batch, head, q, k;
 };
 
 /// "batch 0, head 1, query row 5, key 7"
-inline std::string cell_text(const Cell& cell) {
+inline std::string cell_text(const CellPosition& cell) {
   return fmt::format("batch {}, head {}, query row {}, key {}", cell.batch, cell.head, cell.q,
                      cell.k);
 }
 
 /// The first cell, by batch element, head, row and key, in which two masks of the same shape
 /// differ. Cost: O(query rows * intervals per row) for each distinct pair of groups.
-std::optional<Cell> first_difference(const BlockMask& a, const BlockMask& b);
+std::optional<CellPosition> first_difference(const BlockMask& a, const BlockMask& b);
 
 /// Checks that every batch element has one mask for all of its heads; `peer` names the library that
 /// needs it. The error names the first cell in which a head differs from the first head.

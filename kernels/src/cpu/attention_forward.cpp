@@ -74,7 +74,7 @@ std::int64_t cpu_forward_bytes(const AttentionShape& shape, BlockShape tile) {
 
 namespace {
 
-void run_work_tiles(const cpu::Call& call, const AttentionOptions& options) {
+void run_work_tiles(const cpu::CpuCall& call, const AttentionOptions& options) {
   const std::vector<WorkTile> of_closed_forms =
       call.elements.empty() ? std::vector<WorkTile>()
                             : closed_form_work_tiles(*call.plan, call.elements);
@@ -117,7 +117,7 @@ Result<void> attention_forward(const AttentionPlan& plan, const AttentionTensors
   FDMA_TRY_VOID(check_closed_form_call(plan, checked));
   FDMA_TRY_VOID(cpu::restrict_targets());
   try {
-    cpu::Call call{checked, &plan, {}};
+    cpu::CpuCall call{checked, &plan, {}};
     if (plan.is_closed_form()) call.elements = closed_form_elements(plan, checked);
     run_work_tiles(call, options);
   } catch (const std::bad_alloc&) {

@@ -12,7 +12,7 @@
 namespace fdma::cpu {
 
 /// One checked attention call.
-struct Call : AttentionCall {
+struct CpuCall : AttentionCall {
   const AttentionPlan* plan = nullptr;
   std::vector<ClosedFormElement> elements;  ///< of a closed-form plan: one per batch element
 };
@@ -53,7 +53,7 @@ struct Workspace : WorkspaceArrays {
 Result<void> restrict_targets();
 
 /// Runs one work tile with the best allowed instruction set.
-void run_work_tile(const Call& call, const WorkTile& work_tile, Workspace& workspace);
+void run_work_tile(const CpuCall& call, const WorkTile& work_tile, Workspace& workspace);
 
 /// The instruction set that run_work_tile uses, as the selected code reports it.
 const char* target_name();

@@ -33,7 +33,7 @@ constexpr double kLn2 = 0.693147180559945309417;
 
 class Item : TileWalk<Item> {
  public:
-  Item(const Call& call, const WorkTile& work_tile, Workspace& workspace)
+  Item(const CpuCall& call, const WorkTile& work_tile, Workspace& workspace)
       : TileWalk(*call.plan, work_tile,
                  call.elements.empty() ? nullptr
                                        : &call.elements[static_cast<std::size_t>(work_tile.batch)],
@@ -148,13 +148,13 @@ class Item : TileWalk<Item> {
     }
   }
 
-  const Call& call_;
+  const CpuCall& call_;
   Workspace& ws_;
   std::size_t head_dim_, head_dim_v_;
   std::int64_t kv_head_;
 };
 
-void run_work_tile_here(const Call& call, const WorkTile& work_tile, Workspace& workspace) {
+void run_work_tile_here(const CpuCall& call, const WorkTile& work_tile, Workspace& workspace) {
   Item(call, work_tile, workspace).run();
 }
 
@@ -167,7 +167,7 @@ HWY_AFTER_NAMESPACE();
 namespace fdma::cpu {
 HWY_EXPORT(run_work_tile_here);
 
-void run_work_tile(const Call& call, const WorkTile& work_tile, Workspace& workspace) {
+void run_work_tile(const CpuCall& call, const WorkTile& work_tile, Workspace& workspace) {
   HWY_DYNAMIC_DISPATCH(run_work_tile_here)(call, work_tile, workspace);
 }
 

@@ -69,7 +69,7 @@ constexpr std::int64_t kBoxesAtOnce = 256;
 constexpr std::int64_t kMaxPanelBytes = std::int64_t{96} << 20;
 constexpr std::int64_t kFewPanels = 4;
 
-struct Cell {
+struct BoxCell {
   std::int64_t q;
   std::int64_t k;
 };
@@ -90,7 +90,7 @@ struct Panel {
   std::vector<UndecidedRun> tile_runs;
   std::vector<std::uint64_t> words;
   std::int64_t stride = 0;
-  std::optional<Cell> undefined;
+  std::optional<BoxCell> undefined;
 };
 
 enum class TileClass : std::uint8_t { empty, full, undecided };
@@ -290,7 +290,7 @@ class Lowering {
       const std::uint64_t undefined =
           ~(word_of(planes.is_true, w) | word_of(planes.is_false, w)) & low_bits(kv_len_ - first);
       if (undefined == 0) continue;
-      const Cell cell{block.q, first + std::countr_zero(undefined)};
+      const BoxCell cell{block.q, first + std::countr_zero(undefined)};
       if (!panel.undefined || cell.q < panel.undefined->q ||
           (cell.q == panel.undefined->q && cell.k < panel.undefined->k)) {
         panel.undefined = cell;
@@ -340,8 +340,8 @@ class Lowering {
 
 /// Evaluates all tile rows and feeds them in order. Stops at the first undefined cell, or when the
 /// meter has stopped the work.
-std::optional<Cell> run(const Lowering& lowering, int num_threads, SegmentBuilder& builder) {
-  std::optional<Cell> undefined;
+std::optional<BoxCell> run(const Lowering& lowering, int num_threads, SegmentBuilder& builder) {
+  std::optional<BoxCell> undefined;
   const auto feed = [&](const Panel& panel) {
     if (undefined || lowering.has_stopped()) return;
     undefined = panel.undefined;
@@ -399,7 +399,7 @@ std::optional<Cell> run(const Lowering& lowering, int num_threads, SegmentBuilde
   return undefined;
 }
 
-Error undefined_cell(const BoxProgram& program, const Cell& cell) {
+Error undefined_cell(const BoxProgram& program, const BoxCell& cell) {
   const IrId outputs[] = {program.root()};
   box::LaneEvaluator lanes(program, outputs, {}, nullptr, 1);
   if (lanes.reaches(program.q_node())) lanes.fill(program.q_node(), cell.q, false);
@@ -428,7 +428,7 @@ Result<SegmentMask> lower_boxes(const IrProgram& program, BlockShape block, int 
     const BitProgram bits(prepared, block);
     if (meter.must_stop()) return meter.error();
     const Lowering lowering(bits, program.q_len, program.kv_len, block, meter);
-    const std::optional<Cell> undefined = run(lowering, num_threads, builder);
+    const std::optional<BoxCell> undefined = run(lowering, num_threads, builder);
     if (meter.has_stopped()) return meter.error();
     if (undefined) return undefined_cell(prepared, *undefined);
     return builder.finish();

@@ -77,7 +77,7 @@ class Parser {
     std::string_view name;  ///< empty: positional
     SourceSpan name_span;
   };
-  struct Call {
+  struct CallSyntax {
     std::string_view name;
     SourceSpan span;  ///< of the name
     std::size_t first_operand;
@@ -130,16 +130,16 @@ class Parser {
   void begin_call(const Token& name, bool is_known);
   void begin_argument();
   void finish_call(std::int32_t end);
-  Operand build_call(const Call& call, SourceSpan span);
-  void explain_mismatch(const Call& call, SourceSpan span);
-  bool fill_parameters(const Call& call, const NameForm& form,
+  Operand build_call(const CallSyntax& call, SourceSpan span);
+  void explain_mismatch(const CallSyntax& call, SourceSpan span);
+  bool fill_parameters(const CallSyntax& call, const NameForm& form,
                        std::vector<std::size_t>& filled) const;
-  Operand make_call_node(const Call& call, const NameForm& form,
+  Operand make_call_node(const CallSyntax& call, const NameForm& form,
                          const std::vector<std::size_t>& filled, SourceSpan span);
   void begin_loop();
   void check_loop_variable(const Token& name);
   void finish_loop(std::int32_t end);
-  std::size_t num_arguments(const Call& call) const {
+  std::size_t num_arguments(const CallSyntax& call) const {
     return arguments_.size() - call.first_argument;
   }
 
@@ -174,7 +174,7 @@ class Parser {
   bool is_done_ = false;
   std::vector<Operand> operands_;
   std::vector<Frame> frames_;
-  std::vector<Call> calls_;
+  std::vector<CallSyntax> calls_;
   std::vector<Argument> arguments_;
   std::vector<Loop> loops_;
   Let current_let_;

@@ -134,7 +134,7 @@ void Parser::begin_argument() {
 }
 
 void Parser::finish_call(std::int32_t end) {
-  const Call call = calls_.back();
+  const CallSyntax call = calls_.back();
   const SourceSpan span{call.span.begin, end};
   const Operand result = call.is_known ? build_call(call, span) : error_operand(span);
   operands_.resize(call.first_operand);
@@ -145,7 +145,7 @@ void Parser::finish_call(std::int32_t end) {
 }
 
 // Assigns the call's arguments to the form's parameters: filled[i] is the argument of parameter i.
-bool Parser::fill_parameters(const Call& call, const NameForm& form,
+bool Parser::fill_parameters(const CallSyntax& call, const NameForm& form,
                              std::vector<std::size_t>& filled) const {
   constexpr std::size_t kNone = static_cast<std::size_t>(-1);
   filled.assign(form.parameters.size(), kNone);
@@ -176,7 +176,7 @@ bool Parser::fill_parameters(const Call& call, const NameForm& form,
   return num_missing == 0;
 }
 
-Parser::Operand Parser::build_call(const Call& call, SourceSpan span) {
+Parser::Operand Parser::build_call(const CallSyntax& call, SourceSpan span) {
   std::vector<std::size_t> filled;
   for (const NameForm& form : forms_of(call.name))
     if (fill_parameters(call, form, filled)) return make_call_node(call, form, filled, span);
@@ -184,7 +184,7 @@ Parser::Operand Parser::build_call(const Call& call, SourceSpan span) {
   return error_operand(span);
 }
 
-Parser::Operand Parser::make_call_node(const Call& call, const NameForm& form,
+Parser::Operand Parser::make_call_node(const CallSyntax& call, const NameForm& form,
                                        const std::vector<std::size_t>& filled, SourceSpan span) {
   ExprNode node{form.op, 0, {}, {}, {}, span};
   if (form.op == ExprOp::named) node.symbol = std::string(form.name);
@@ -209,7 +209,7 @@ Parser::Operand Parser::make_call_node(const Call& call, const NameForm& form,
 }
 
 // Reports why no form takes these arguments: the first argument that fits none, or their number.
-void Parser::explain_mismatch(const Call& call, SourceSpan span) {
+void Parser::explain_mismatch(const CallSyntax& call, SourceSpan span) {
   const std::span<const NameForm> forms = forms_of(call.name);
   std::vector<std::string_view> keywords;
   for (const NameForm& form : forms)

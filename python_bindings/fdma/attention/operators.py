@@ -21,7 +21,7 @@ import torch
 from ..masks.handles import mask_of_handle
 from ..masks.mask_text import is_mask_text, mask_of_text
 from .tensors import (
-    Call,
+    CallArguments,
     backward,
     forward,
     forward_with_out_low,
@@ -37,13 +37,13 @@ __all__: list[str] = []
 
 def _call(
     text: str, number: int, scale: float, heads_first: bool, deterministic: bool, num_threads: int
-) -> Call:
+) -> CallArguments:
     mask: Any = text
     if not text:
         mask = mask_of_handle(number)
     elif is_mask_text(text):
         mask = mask_of_text(text)
-    return Call(mask, scale, heads_first, deterministic, threads_of_call(num_threads))
+    return CallArguments(mask, scale, heads_first, deterministic, threads_of_call(num_threads))
 
 
 # `rest` are the words after the tensors, in the order of the schemas below. An operator returns

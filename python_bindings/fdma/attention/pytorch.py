@@ -23,7 +23,7 @@ from .mask_argument import DENSE, block_mask
 from .shapes import checked_backend, checked_scale, is_heads_first, refuse_bias
 from .tensor_layouts import refuse_layouts
 from .tensors import (
-    Call,
+    CallArguments,
     backward,
     extents_of,
     forward,
@@ -97,12 +97,12 @@ def attention(
         or v.requires_grad
         or (bias is not None and bias.requires_grad)
     ):
-        call = Call(mask, factor, heads_first, deterministic, threads)
+        call = CallArguments(mask, factor, heads_first, deterministic, threads)
         return (_apply_with_lse if return_lse else _apply)(q, k, v, bias, call)
     known = run_known(number_of(mask), q, k, v, bias, factor, heads_first, return_lse, threads)
     if known is not None:
         return known
-    call = Call(mask, factor, heads_first, deterministic, threads)
+    call = CallArguments(mask, factor, heads_first, deterministic, threads)
     return forward(q, k, v, bias, call, return_lse)
 
 
@@ -136,16 +136,16 @@ def _by_operators(q: Any, k: Any, v: Any, mask: Any, bias: Any, *words: Any) -> 
     return (out, lse) if return_lse else out
 
 
-def _forward(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
+def _forward(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: CallArguments) -> Any:
     return _saved(ctx, q, k, v, bias, call)[0]
 
 
-def _forward_with_lse(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
+def _forward_with_lse(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: CallArguments) -> Any:
     ctx.set_materialize_grads(False)
     return _saved(ctx, q, k, v, bias, call)
 
 
-def _saved(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
+def _saved(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: CallArguments) -> Any:
     out_low = None
     if needs_out_low(q, ctx.needs_input_grad[3]):
         out, lse, out_low = forward_with_out_low(q, k, v, bias, call)

@@ -30,7 +30,7 @@ _text_numbers: dict[str, int] = {}
 _next_number = itertools.count(-1, -1)
 
 
-class Call(NamedTuple):
+class CallArguments(NamedTuple):
     """What a call says besides its tensors."""
 
     mask: BlockMask | str
@@ -68,7 +68,9 @@ def extents_of(q: Any, k: Any, v: Any, heads_first: bool) -> Extents:
         raise
 
 
-def plan_of(q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction = "forward") -> Any:
+def plan_of(
+    q: Any, k: Any, v: Any, bias: Any, call: CallArguments, direction: Direction = "forward"
+) -> Any:
     """The plan of a call: known, or made now; None for a batch of 0, once the call is checked."""
     is_backward = direction == "backward"
     is_deterministic = call.deterministic and is_backward
@@ -98,7 +100,7 @@ def plan_of(q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction 
 
 
 def _geometry(
-    q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction
+    q: Any, k: Any, v: Any, bias: Any, call: CallArguments, direction: Direction
 ) -> tuple[Extents, Geometry, Place | None]:
     extents = extents_of(q, k, v, call.heads_first)
     for name, tensor in (("k", k), ("v", v)):
@@ -172,7 +174,7 @@ def needs_out_low(q: Any, wants_bias: bool) -> bool:
     return wants_bias or bool(q.shape[0] * q.shape[1] * q.shape[2] <= _FEW_QUERIES)
 
 
-def forward_with_out_low(q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
+def forward_with_out_low(q: Any, k: Any, v: Any, bias: Any, call: CallArguments) -> Any:
     """(result, log-sum-exp, the low half of the result)."""
     plan = plan_of(q, k, v, bias, call)
     out, lse = new_outputs(q, k, v, call.heads_first)
@@ -183,14 +185,14 @@ def forward_with_out_low(q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
     return out, lse, out_low
 
 
-def forward(q: Any, k: Any, v: Any, bias: Any, call: Call, with_lse: bool) -> Any:
+def forward(q: Any, k: Any, v: Any, bias: Any, call: CallArguments, with_lse: bool) -> Any:
     """The result, or with_lse (result, log-sum-exp)."""
     mask, scale, heads_first, _, num_threads = call
     known = run_known(number_of(mask), q, k, v, bias, scale, heads_first, with_lse, num_threads)
     return _forward(q, k, v, bias, call, with_lse) if known is None else known
 
 
-def _forward(q: Any, k: Any, v: Any, bias: Any, call: Call, with_lse: bool) -> Any:
+def _forward(q: Any, k: Any, v: Any, bias: Any, call: CallArguments, with_lse: bool) -> Any:
     plan = plan_of(q, k, v, bias, call)
     out, lse = new_outputs(q, k, v, call.heads_first, with_lse)
     if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
@@ -208,7 +210,7 @@ def _run(
     bias: Any,
     out: Any,
     lse: Any,
-    call: Call,
+    call: CallArguments,
     out_low: Any = None,
 ) -> None:
     for _ in range(2):
@@ -230,7 +232,7 @@ def backward(
     out_low: Any,
     dout: Any,
     dlse: Any,
-    call: Call,
+    call: CallArguments,
     wants_bias: bool,
 ) -> Any:
     """(dq, dk, dv, dbias or None); out_low: of `forward_with_out_low`, or None.

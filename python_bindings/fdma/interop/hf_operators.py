@@ -20,7 +20,7 @@ import torch
 
 from ..attention.pytorch import _autocast
 from ..attention.tensors import (
-    Call,
+    CallArguments,
     backward,
     forward,
     new_gradient,
@@ -72,9 +72,11 @@ def attention_with_tables(
     return _attention(q, k, v, tables, text, factor, deterministic)[0]
 
 
-def _call(q: Any, k: Any, tables: list[Any], text: str, scale: float, deterministic: bool) -> Call:
+def _call(
+    q: Any, k: Any, tables: list[Any], text: str, scale: float, deterministic: bool
+) -> CallArguments:
     mask = table_mask(text, tables, q.shape[0], q.shape[2], k.shape[2])
-    return Call(mask, scale, True, deterministic, threads_of_call(NOT_SAID))
+    return CallArguments(mask, scale, True, deterministic, threads_of_call(NOT_SAID))
 
 
 def _run_forward(q: Any, k: Any, v: Any, *words: Any) -> Any:

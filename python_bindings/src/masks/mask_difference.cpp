@@ -25,14 +25,14 @@ namespace {
 struct Tile {
   std::int64_t batch, head, row, col;
 };
-struct Cell {
+struct DifferingCell {
   std::int64_t batch, head, q, k;
   bool is_in_a;
 };
 struct Difference {
   std::string shape_reason;  // not empty: counts or lengths differ, and no cell was compared
   std::int64_t only_in_a = 0, only_in_b = 0, num_tiles = 0;
-  std::optional<Cell> first_cell;
+  std::optional<DifferingCell> first_cell;
   std::vector<Tile> tiles;
 };
 
@@ -64,14 +64,15 @@ std::vector<std::int32_t> rows_with_tiles(const SegmentMask& mask) {
 }
 
 // The first cell of a mask that holds one; `row` is its first tile row that is not empty.
-Cell first_cell(const SegmentMask& mask, std::int32_t row, std::int64_t b, std::int64_t h) {
+DifferingCell first_cell(const SegmentMask& mask, std::int32_t row, std::int64_t b,
+                         std::int64_t h) {
   std::vector<Interval> keys;
   std::int64_t q = std::int64_t{row} * mask.block.block_q;
   for (row_intervals_of(mask, q, keys); keys.empty(); row_intervals_of(mask, q, keys)) ++q;
   return {b, h, q, keys.front().begin, false};
 }
 
-bool has_cell(const BlockMask& mask, const Cell& cell) {
+bool has_cell(const BlockMask& mask, const DifferingCell& cell) {
   const auto& groups = std::get<std::vector<SegmentMask>>(mask.groups);
   std::vector<Interval> keys;
   row_intervals_of(groups[static_cast<std::size_t>(mask.group(cell.batch, cell.head))], cell.q,

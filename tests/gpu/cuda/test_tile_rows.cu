@@ -100,7 +100,7 @@ std::string fragment_error(const sm90::PlanArrays& arrays, const sm90::RunTimeLe
     const ClosedFormElement& element = elements[static_cast<std::size_t>(at.batch)];
     for (int i = 0; i < 512; ++i) {
       for (int bit = 0; bit < 32; ++bit) {
-        const sm90::Cell cell = sm90::mask_cell(i / 2 % 128, i % 2, bit);
+        const sm90::FragmentCell cell = sm90::mask_cell(i / 2 % 128, i % 2, bit);
         const std::int32_t in_tile = i / 256 * 64 + cell.row;
         const std::int32_t row = at.tile_row * arrays.block_q + (in_tile >> arrays.pack_shift);
         const std::int32_t column = at.column_tile * 128 + cell.col;

@@ -123,7 +123,7 @@ __global__ void store_fragment(std::uint16_t* out) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   std::uint32_t packed[4];
   for (int i = 0; i < 4; ++i) {
-    const sm90::Cell cell = sm90::accumulator_cell(thread, 2 * i);
+    const sm90::FragmentCell cell = sm90::accumulator_cell(thread, 2 * i);
     packed[i] = ptx::pack<T>(static_cast<float>(cell.row * 16 + cell.col),
                              static_cast<float>(cell.row * 16 + cell.col + 1));
   }

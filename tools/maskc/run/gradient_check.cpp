@@ -28,7 +28,7 @@ struct QueryFigures {
 };
 
 // A cell of P and dS in both precisions.
-struct Cell {
+struct GradientCell {
   double p64 = 0, ds64 = 0;
   float p32 = 0, ds32 = 0;
 };
@@ -148,7 +148,7 @@ class GradientChecker {
       for (const Interval& keys : worker.intervals) {
         for (std::int64_t key = keys.begin; key < keys.end; ++key) {
           load_key(row.batch, head_kv, key, worker);
-          const Cell cell = cell_of(figures, row.batch, head_kv, key, worker);
+          const GradientCell cell = cell_of(figures, row.batch, head_kv, key, worker);
           worker.dq.add(static_cast<double>(scale_) * cell.ds64,
                         scale_ * rounded_to(shape_.q_dtype, cell.ds32), worker.k);
         }
@@ -162,7 +162,7 @@ class GradientChecker {
                  Worker& worker) {
     worker.dk.clear();
     worker.dv.clear();
-    Cell bias;
+    GradientCell bias;
     std::int64_t num_queries = 0;
     load_key(row.batch, row.head, row.row, worker);
     for (std::int64_t i = 0; i < shape_.group_size(); ++i) {
@@ -175,7 +175,7 @@ class GradientChecker {
           if (figures.is_empty()) continue;
           ++num_queries;
           load_query(query, worker);
-          const Cell cell = cell_of(figures, row.batch, row.head, row.row, worker);
+          const GradientCell cell = cell_of(figures, row.batch, row.head, row.row, worker);
           worker.dv.add(cell.p64, rounded_to(shape_.v_dtype, cell.p32), worker.dout);
           worker.dk.add(static_cast<double>(scale_) * cell.ds64,
                         scale_ * rounded_to(shape_.q_dtype, cell.ds32), worker.q);
@@ -221,9 +221,9 @@ class GradientChecker {
   }
 
   // Of the query and the key in hand.
-  Cell cell_of(const QueryFigures& figures, std::int64_t b, std::int64_t head_kv, std::int64_t key,
-               const Worker& worker) const {
-    Cell cell;
+  GradientCell cell_of(const QueryFigures& figures, std::int64_t b, std::int64_t head_kv,
+                       std::int64_t key, const Worker& worker) const {
+    GradientCell cell;
     cell.p64 = std::exp(logit64(worker) + bias_of<double>(b, head_kv, key) - figures.lse64);
     cell.p32 = std::exp(logit32(worker) + bias_of<float>(b, head_kv, key) - figures.lse32);
     cell.ds64 = cell.p64 *

@@ -85,9 +85,10 @@ Result<void> check_num_threads(const ZohOptions& options) {
                fmt::format("num_threads: expected 0 or more, got {}", options.num_threads)};
 }
 
-Call make_call(const ZohShape& shape, ZohMode mode, const TensorView& values,
-               const TensorView& dt_proj, const TensorView& a_coef, std::int64_t padding) {
-  Call call{};
+HostScoresCall make_call(const ZohShape& shape, ZohMode mode, const TensorView& values,
+                         const TensorView& dt_proj, const TensorView& a_coef,
+                         std::int64_t padding) {
+  HostScoresCall call{};
   call.shape = shape;
   call.mode = mode;
   call.values = static_cast<const char*>(values.data);

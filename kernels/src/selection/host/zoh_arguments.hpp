@@ -20,7 +20,7 @@ Result<void> check_num_threads(const ZohOptions& options);
 
 /// The call, whose scores are still to be set; rows of weights are padded to multiples of
 /// `padding`.
-Call make_call(const ZohShape& shape, ZohMode mode, const TensorView& values,
-               const TensorView& dt_proj, const TensorView& a_coef, std::int64_t padding);
+HostScoresCall make_call(const ZohShape& shape, ZohMode mode, const TensorView& values,
+                         const TensorView& dt_proj, const TensorView& a_coef, std::int64_t padding);
 
 }  // namespace fdma::zoh

@@ -154,8 +154,8 @@ HWY_INLINE void slopes(FloatVec dt, FloatVec a, FloatVec dscore, FloatVec& ddt, 
 
 /// Replaces dscores by ddt, [heads, kBlockKeys] each, and adds to da_coef.
 template <ZohMode kMode>
-void differentiate(const Call& call, const BlockKeys& keys, const float* dt, float* dscores,
-                   float* da_coef) {
+void differentiate(const HostScoresCall& call, const BlockKeys& keys, const float* dt,
+                   float* dscores, float* da_coef) {
   const FloatTag tag;
   for (std::int64_t head = 0; head < call.shape.num_heads_kv; ++head) {
     const FloatVec a = hn::Set(tag, call.a_coef[static_cast<std::size_t>(head)]);
@@ -176,7 +176,7 @@ template <class T>
 void spread_per_head(const BackwardCall& call, std::int64_t batch, const BlockKeys& keys,
                      const float* ddt, Sums& sums) {
   const FloatTag tag;
-  const Call& forward = call.forward;
+  const HostScoresCall& forward = call.forward;
   const auto length = static_cast<std::size_t>(forward.shape.head_dim);
   const auto padded = static_cast<std::size_t>(forward.padded_dim);
   thread_local std::vector<float> row;
@@ -253,7 +253,7 @@ void add_products_to_rows(float* to, std::size_t to_stride, std::size_t num_rows
 template <class T>
 void spread_wide(const BackwardCall& call, std::int64_t batch, const BlockKeys& keys, float* ddt,
                  Sums& sums) {
-  const Call& forward = call.forward;
+  const HostScoresCall& forward = call.forward;
   const auto heads = static_cast<std::size_t>(forward.shape.num_heads_kv);
   const auto length = static_cast<std::size_t>(forward.shape.head_dim);
   const auto padded = static_cast<std::size_t>(forward.padded_dim);
@@ -299,7 +299,7 @@ void spread_wide(const BackwardCall& call, std::int64_t batch, const BlockKeys& 
 template <class T>
 void backward_of(const BackwardCall& call, std::int64_t batch, const BlockKeys& keys,
                  float* dscores, Sums& sums) {
-  const Call& forward = call.forward;
+  const HostScoresCall& forward = call.forward;
   const std::int64_t heads = forward.shape.num_heads_kv;
   thread_local std::vector<float> dt;
   dt.assign(static_cast<std::size_t>(heads * kBlockKeys), 0.0F);

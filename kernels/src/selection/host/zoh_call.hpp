@@ -8,7 +8,7 @@
 
 namespace fdma::zoh {
 
-struct Call {
+struct HostScoresCall {
   ZohShape shape;
   ZohMode mode;
   const char* values;  ///< any strides (in elements) but the last
@@ -36,11 +36,12 @@ struct BlockKeys {
 
 /// Scores of keys [first, first + count) of batch element `batch`, count <= kBlockKeys, with the
 /// best instruction set of this machine.
-void score_block(const Call& call, std::int64_t batch, std::int64_t first, std::int64_t count);
+void score_block(const HostScoresCall& call, std::int64_t batch, std::int64_t first,
+                 std::int64_t count);
 
 /// One checked call of zoh_scores_backward. `forward` has no scores.
 struct BackwardCall {
-  Call forward;
+  HostScoresCall forward;
   const float* dscores;
   std::int64_t dscore_batch_stride, dscore_head_stride, dscore_key_stride;
   TensorView dvalues;  ///< data = nullptr: not wanted; written through dvalues_data

@@ -63,8 +63,8 @@ HWY_INLINE void dot_four(const T* const* rows, const float* weights, std::size_t
 
 /// dt[head * kBlockKeys + key], where each head sees its own values.
 template <class T>
-void project_per_head(const Call& call, std::int64_t batch, std::int64_t first, std::int64_t count,
-                      float* dt) {
+void project_per_head(const HostScoresCall& call, std::int64_t batch, std::int64_t first,
+                      std::int64_t count, float* dt) {
   const auto length = static_cast<std::size_t>(call.shape.head_dim);
   // Memory is read fastest in one sweep, or in few long ones. Keys are therefore taken side by side
   // only where their rows are long; there the weights would fill the first cache as well.
@@ -96,7 +96,7 @@ HWY_INLINE FloatVec score_of(FloatVec dt, FloatVec a) {
 }
 
 template <ZohMode kMode>
-void finish(const Call& call, std::int64_t batch, std::int64_t first, std::int64_t count,
+void finish(const HostScoresCall& call, std::int64_t batch, std::int64_t first, std::int64_t count,
             float* dt) {
   const FloatTag tag;
   for (std::int64_t head = 0; head < call.shape.num_heads_kv; ++head) {
@@ -112,7 +112,7 @@ void finish(const Call& call, std::int64_t batch, std::int64_t first, std::int64
 }
 
 template <class T>
-void project(const Call& call, std::int64_t batch, std::int64_t first, std::int64_t count,
+void project(const HostScoresCall& call, std::int64_t batch, std::int64_t first, std::int64_t count,
              float* dt) {
   if (call.shape.is_per_head) {
     project_per_head<T>(call, batch, first, count, dt);
@@ -123,7 +123,7 @@ void project(const Call& call, std::int64_t batch, std::int64_t first, std::int6
   }
 }
 
-void score_block_here(const Call& call, std::int64_t batch, std::int64_t first,
+void score_block_here(const HostScoresCall& call, std::int64_t batch, std::int64_t first,
                       std::int64_t count) {
   thread_local std::vector<float> dt;
   dt.resize(static_cast<std::size_t>(call.shape.num_heads_kv * kBlockKeys));
@@ -149,7 +149,8 @@ namespace fdma::zoh {
 
 HWY_EXPORT(score_block_here);
 
-void score_block(const Call& call, std::int64_t batch, std::int64_t first, std::int64_t count) {
+void score_block(const HostScoresCall& call, std::int64_t batch, std::int64_t first,
+                 std::int64_t count) {
   HWY_DYNAMIC_DISPATCH(score_block_here)(call, batch, first, count);
 }
 

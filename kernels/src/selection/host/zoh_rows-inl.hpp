@@ -81,7 +81,8 @@ HWY_INLINE void widen(const T* from, std::size_t length, float* to) {
 }
 
 template <class T>
-const T* row_of(const Call& call, std::int64_t batch, std::int64_t key, std::int64_t head) {
+const T* row_of(const HostScoresCall& call, std::int64_t batch, std::int64_t key,
+                std::int64_t head) {
   return reinterpret_cast<const T*>(call.values) + batch * call.batch_stride +
          key * call.key_stride + head * call.head_stride;
 }
@@ -116,7 +117,8 @@ HWY_INLINE void add_products(const float* rows, const float* weights, std::size_
 
 /// dt[head * kBlockKeys + i] of the i-th of `keys`, where each head sees the values of all heads.
 template <class T>
-void project_wide(const Call& call, std::int64_t batch, const BlockKeys& keys, float* dt) {
+void project_wide(const HostScoresCall& call, std::int64_t batch, const BlockKeys& keys,
+                  float* dt) {
   const FloatTag tag;
   const auto heads = static_cast<std::size_t>(call.shape.num_heads_kv);
   const auto head_dim = static_cast<std::size_t>(call.shape.head_dim);

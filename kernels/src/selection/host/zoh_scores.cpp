@@ -92,8 +92,8 @@ Result<void> zoh_scores(const TensorView& values, const TensorView& dt_proj,
   FDMA_TRY_VOID(check_scores(scores, shape));
   FDMA_TRY_VOID(zoh::check_num_threads(options));
   try {
-    zoh::Call call = zoh::make_call(shape, options.mode, values, dt_proj, a_coef,
-                                    shape.is_per_head ? 1 : zoh::kPadding);
+    zoh::HostScoresCall call = zoh::make_call(shape, options.mode, values, dt_proj, a_coef,
+                                              shape.is_per_head ? 1 : zoh::kPadding);
     call.scores = static_cast<float*>(scores.data);
     call.score_batch_stride = scores.strides[0];
     call.score_head_stride = scores.strides[1];

@@ -64,7 +64,7 @@ __device__ std::int64_t row_at(std::int64_t flat, std::int64_t kv_len, std::int6
 __global__ void __launch_bounds__(kThreads) differentiate(const __grid_constant__ BackwardCall call,
                                                           const __grid_constant__ Arrays arrays) {
   __shared__ float sums[kThreads];
-  const Call& forward = call.forward;
+  const DeviceScoresCall& forward = call.forward;
   const int thread = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.y);
   const std::int64_t part = blockIdx.x;
   const float a = forward.a_coef[head * forward.a_stride];
@@ -114,7 +114,7 @@ __device__ void load_ddt(const BackwardCall& call, const Arrays& arrays, std::in
 __global__ void __launch_bounds__(kThreads)
     spread(const __grid_constant__ BackwardCall call, const __grid_constant__ Arrays arrays) {
   __shared__ float ddt[kTileHeads][kTileKeys + 1];
-  const Call& forward = call.forward;
+  const DeviceScoresCall& forward = call.forward;
   const int tiles = (forward.head_dim + kTileColumns - 1) / kTileColumns;
   const int source = static_cast<int>(blockIdx.y);
   const auto batch = static_cast<int>(blockIdx.z);
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads)
     gather(const __grid_constant__ BackwardCall call, const __grid_constant__ Arrays arrays) {
   __shared__ float ddt[kTileHeads][kTileKeys + 1];
   __shared__ float values[kTileKeys][kTileColumns];
-  const Call& forward = call.forward;
+  const DeviceScoresCall& forward = call.forward;
   const int thread = static_cast<int>(threadIdx.x);
   const int first_column = static_cast<int>(blockIdx.x) * kTileColumns;
   const int first_head = static_cast<int>(blockIdx.y) * (forward.is_per_head ? 1 : kTileHeads);
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(kThreads)
 /// A thread handles an element of ddt_proj. The threads after the last element handle da_coef.
 __global__ void __launch_bounds__(kThreads)
     add_parts(const __grid_constant__ BackwardCall call, const __grid_constant__ Arrays arrays) {
-  const Call& forward = call.forward;
+  const DeviceScoresCall& forward = call.forward;
   const std::int64_t width =
       forward.is_per_head ? forward.head_dim : std::int64_t{forward.num_heads} * forward.head_dim;
   const std::int64_t count = width * forward.num_heads;
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kThreads)
 std::int64_t backward_any_workspace_bytes(const ZohShape& shape) { return layout_of(shape).size; }
 
 Result<void> launch_backward_any(const BackwardCall& call, Stream stream) {
-  const Call& forward = call.forward;
+  const DeviceScoresCall& forward = call.forward;
   const Layout layout = layout_of({forward.num_batches, forward.kv_len, forward.num_heads,
                                    forward.head_dim, forward.is_per_head});
   auto* const memory = static_cast<std::uint8_t*>(call.workspace);
@@ -266,7 +266,7 @@ Result<void> launch_backward_any(const BackwardCall& call, Stream stream) {
   const auto parts = static_cast<unsigned>(layout.num_parts);
   const bool is_wide = is_backward_wide(call);
   if (layout.num_keys > 0) {
-    Call scores = forward;
+    DeviceScoresCall scores = forward;
     scores.result = Scored::dt;
     scores.scores = arrays.ddt;
     scores.score_batch_stride = heads * forward.kv_len;

@@ -15,7 +15,7 @@ struct Arrays {
   float *da_parts, *weight_parts;
   std::int64_t num_keys, num_parts, part_keys;
 
-  __device__ std::int64_t ddt_at(const Call& call, std::int64_t flat, int head) const {
+  __device__ std::int64_t ddt_at(const DeviceScoresCall& call, std::int64_t flat, int head) const {
     const std::int64_t batch = flat / call.kv_len;
     return (batch * call.num_heads + head) * call.kv_len + flat - batch * call.kv_len;
   }

@@ -30,7 +30,7 @@ struct ValueGradient {
 };
 
 struct BackwardCall {
-  Call forward;  ///< without scores
+  DeviceScoresCall forward;  ///< without scores
   const float* dscores;
   std::int64_t dscore_batch_stride, dscore_head_stride, dscore_key_stride;
   ValueGradient dvalues;

@@ -72,7 +72,7 @@ class Unit {
         lane_(static_cast<int>(threadIdx.x) % kLanes),
         warp_lane_(static_cast<int>(threadIdx.x) % kWarpThreads),
         round_keys_(round_keys) {
-    const Call& forward = call.forward;
+    const DeviceScoresCall& forward = call.forward;
     const std::int64_t unit = std::int64_t{blockIdx.x} * kUnits + threadIdx.x / kWarpThreads;
     head_ = static_cast<int>(unit % forward.num_heads);
     step_ = static_cast<int>(std::int64_t{gridDim.x} * kUnits / forward.num_heads);
@@ -242,7 +242,7 @@ class Unit {
 
   /// Processes the first `num_keys` keys of the queue from `first` on. All lanes call it.
   __device__ void work(int first, int num_keys) {
-    const Call& forward = call_.forward;
+    const DeviceScoresCall& forward = call_.forward;
     const int group = warp_lane_ / kLanes;
     uint4 raw[kCount][kChunks];
     uint4 other[kOther == Other::none ? 1 : kCount][kChunks][kOtherSize];
@@ -408,7 +408,7 @@ template <class T, int kLanes, int kChunks, Other kOther>
 void launch(const BackwardCall& call, Stream stream) {
   constexpr std::int64_t kMostBlocks = kMultiprocessors * kRowBlocks<kChunks>;
   constexpr int kLeastKeys = 8;
-  const Call& forward = call.forward;
+  const DeviceScoresCall& forward = call.forward;
   const auto num_rounds = [&](int round_keys) {
     return ceil_div(forward.kv_len, std::int64_t{round_keys}) * forward.num_batches *
            forward.num_heads;

@@ -383,7 +383,7 @@ class Block {
   }
 
   const BackwardCall& call_;
-  const Call& forward_;
+  const DeviceScoresCall& forward_;
   const Arrays& arrays_;
   Shared<T>& shared_;
   int thread_, group_, quad_, first_column_, warp_column_, width_;
@@ -429,7 +429,7 @@ Result<void> launch_of(const BackwardCall& call, const Arrays& arrays, Stream st
 }  // namespace
 
 bool is_backward_wide(const BackwardCall& call) {
-  const Call& forward = call.forward;
+  const DeviceScoresCall& forward = call.forward;
   return !forward.is_per_head && forward.weights.dtype == forward.values.dtype &&
          forward.num_heads <= kMostHeads &&
          std::int64_t{forward.num_batches} * forward.kv_len < std::int64_t{1} << 31 &&

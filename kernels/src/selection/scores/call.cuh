@@ -29,7 +29,7 @@ struct AnyFloats {
 /// The function of dt that is stored. `dt` itself is for the gradients.
 enum class Scored : std::uint8_t { exp, log, dt };
 
-struct Call {
+struct DeviceScoresCall {
   AnyFloats values, weights, a_coef;
   float* scores;
   int num_batches, num_heads, head_dim;
@@ -41,30 +41,32 @@ struct Call {
   Scored result;
 };
 
-__device__ inline float score_of(const Call& call, float dt, float a) {
+__device__ inline float score_of(const DeviceScoresCall& call, float dt, float a) {
   if (call.result == Scored::dt) return dt;
   const float softplus = fmaxf(dt, 0.0F) + log1pf(expf(-fabsf(dt)));
   const float log = softplus * a;
   return call.result == Scored::log ? log : expf(log);
 }
 
-__device__ inline void store_score(const Call& call, int batch, int head, std::int64_t key,
-                                   float dt) {
+__device__ inline void store_score(const DeviceScoresCall& call, int batch, int head,
+                                   std::int64_t key, float dt) {
   call.scores[batch * call.score_batch_stride + head * call.score_head_stride +
               key * call.score_key_stride] = score_of(call, dt, call.a_coef[head * call.a_stride]);
 }
 
 /// The call without scores and result.
-Call make_call(const ZohShape& shape, const TensorView& values, const TensorView& dt_proj,
-               const TensorView& a_coef);
+DeviceScoresCall make_call(const ZohShape& shape, const TensorView& values,
+                           const TensorView& dt_proj, const TensorView& a_coef);
 /// unsupported for more batch elements, heads or elements than a grid takes.
 Result<void> check_grid(const ZohShape& shape);
 /// Launches the fastest kernel for a complete call.
-Result<void> launch_scores(const Call& call, Stream stream);
+Result<void> launch_scores(const DeviceScoresCall& call, Stream stream);
 
 /// Launch the product of a wide dt_proj on tensor cores. Rows of values and of weights have one
 /// dtype, are contiguous over all heads and can be read 16 bytes at a time.
-Result<void> launch_wide(const Call& call, Stream stream);  ///< zoh_wide.cu, for many keys
-void launch_tiles(const Call& call, Stream stream);  ///< zoh_tiles.cu, for few keys of 16 bits
+/// zoh_wide.cu, for many keys
+Result<void> launch_wide(const DeviceScoresCall& call, Stream stream);
+/// zoh_tiles.cu, for few keys of 16 bits
+void launch_tiles(const DeviceScoresCall& call, Stream stream);
 
 }  // namespace fdma::zoh

@@ -39,7 +39,7 @@ struct Keys {
 // fastest among units, so that a block reads whole rows of all heads. A lane has every kLanes-th
 // chunk of a row, kChunks of them.
 template <class T, int kLanes, int kChunks>
-__global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>) score_rows(Call call) {
+__global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>) score_rows(DeviceScoresCall call) {
   constexpr int kSize = Chunk<T>::kSize;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int unit =
@@ -129,7 +129,7 @@ constexpr int kTileKeys = 64, kTileHeads = 32, kTileDepth = 32;
 
 // A block handles 64 keys and 32 heads from blockIdx.z on; a thread handles 4 keys and 2 heads, 16
 // apart.
-__global__ void __launch_bounds__(kThreads) score_any(Call call) {
+__global__ void __launch_bounds__(kThreads) score_any(DeviceScoresCall call) {
   __shared__ float values[kTileDepth][kTileKeys + 1];
   __shared__ float weights[kTileDepth][kTileHeads + 1];
   const int thread = static_cast<int>(threadIdx.x);
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kThreads) score_any(Call call) {
 }
 
 template <class T, int kLanes, int kChunks>
-void launch_rows(const Call& call, Stream stream) {
+void launch_rows(const DeviceScoresCall& call, Stream stream) {
   constexpr std::int64_t kUnits = kThreads / kLanes;
   const std::int64_t needed =
       ceil_div(ceil_div(call.kv_len, kKeys) * call.num_batches * call.num_heads, kUnits);
@@ -196,7 +196,7 @@ void launch_rows(const Call& call, Stream stream) {
 }
 
 template <class T>
-void launch_rows_of(const Call& call, std::int64_t row_bytes, Stream stream) {
+void launch_rows_of(const DeviceScoresCall& call, std::int64_t row_bytes, Stream stream) {
   if (row_bytes <= 128) {
     launch_rows<T, 8, 1>(call, stream);
   } else if (row_bytes <= 256) {
@@ -214,7 +214,7 @@ constexpr std::int64_t kManyKeys = 8192;
 
 }  // namespace
 
-Result<void> launch_scores(const Call& call, Stream stream) {
+Result<void> launch_scores(const DeviceScoresCall& call, Stream stream) {
   const DType dtype = call.values.dtype;
   const std::int64_t row_bytes = std::int64_t{call.head_dim} * size_bytes(dtype);
   if (call.is_per_head && has_wide_rows(call) && row_bytes <= 1024) {
@@ -245,9 +245,9 @@ Result<void> launch_scores(const Call& call, Stream stream) {
   return {};
 }
 
-Call make_call(const ZohShape& shape, const TensorView& values, const TensorView& dt_proj,
-               const TensorView& a_coef) {
-  Call call{};
+DeviceScoresCall make_call(const ZohShape& shape, const TensorView& values,
+                           const TensorView& dt_proj, const TensorView& a_coef) {
+  DeviceScoresCall call{};
   call.values = {values.data, values.dtype};
   call.weights = {dt_proj.data, dt_proj.dtype};
   call.a_coef = {a_coef.data, a_coef.dtype};
@@ -323,7 +323,7 @@ Result<void> zoh_scores(const TensorView& values, const TensorView& dt_proj,
   FDMA_TRY_VOID(zoh::check_device_tensors(shape, values, scores));
   FDMA_TRY_VOID(check_backend(Backend::sm90));
   if (shape.num_batches * shape.kv_len == 0) return {};
-  zoh::Call call = zoh::make_call(shape, values, dt_proj, a_coef);
+  zoh::DeviceScoresCall call = zoh::make_call(shape, values, dt_proj, a_coef);
   call.scores = static_cast<float*>(scores.data);
   call.score_batch_stride = scores.strides[0];
   call.score_head_stride = scores.strides[1];

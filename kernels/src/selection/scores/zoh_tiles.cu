@@ -53,7 +53,7 @@ __device__ __forceinline__ uint4 load_streamed(const void* from) {
 // one time.
 template <class T, int kColumnTiles>
 __global__ void __launch_bounds__(kThreads, kTileBlocks<kColumnTiles>)
-    score_tiles(Call call, int num_splits) {
+    score_tiles(DeviceScoresCall call, int num_splits) {
   constexpr int kSums = kRowTiles * kColumnTiles * 4;
   __shared__ float parts[kWarps][kSums][32];
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, quad = lane % 4;
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kThreads, kTileBlocks<kColumnTiles>)
 }
 
 template <class T, int kColumnTiles>
-void launch(const Call& call, Stream stream) {
+void launch(const DeviceScoresCall& call, Stream stream) {
   const std::int64_t tiles = ceil_div(call.kv_len, 16 * kRowTiles);
   const std::int64_t column_blocks = ceil_div(call.num_heads, 8 * kColumnTiles);
   // Number of warps that can run at a time.
@@ -174,7 +174,7 @@ void launch(const Call& call, Stream stream) {
 }
 
 template <class T>
-void launch_of(const Call& call, Stream stream) {
+void launch_of(const DeviceScoresCall& call, Stream stream) {
   if (call.num_heads <= 8) {
     launch<T, 1>(call, stream);
   } else if (call.num_heads <= 16) {
@@ -186,7 +186,7 @@ void launch_of(const Call& call, Stream stream) {
 
 }  // namespace
 
-void launch_tiles(const Call& call, Stream stream) {
+void launch_tiles(const DeviceScoresCall& call, Stream stream) {
   if (call.values.dtype == DType::bfloat16) {
     launch_of<__nv_bfloat16>(call, stream);
   } else {

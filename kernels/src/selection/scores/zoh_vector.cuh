@@ -68,7 +68,7 @@ inline bool is_multiple_of_16(const void* pointer) {
 }
 
 /// True if rows of `values` can be read 16 bytes at a time.
-inline bool has_wide_rows(const Call& call) {
+inline bool has_wide_rows(const DeviceScoresCall& call) {
   const std::int64_t size = size_bytes(call.values.dtype);
   return is_multiple_of_16(call.values.data) && call.head_dim * size % 16 == 0 &&
          call.batch_stride * size % 16 == 0 && call.key_stride * size % 16 == 0 &&

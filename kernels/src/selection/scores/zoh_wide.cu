@@ -103,7 +103,7 @@ class Block {
   static constexpr int kChunks = Sizes::kChunks;
   static constexpr int kElements = Sizes::kSliceBytes / static_cast<int>(sizeof(T));  // of a row
 
-  __device__ Block(const Call& call, std::uint32_t memory, std::int64_t keys_per_block,
+  __device__ Block(const DeviceScoresCall& call, std::uint32_t memory, std::int64_t keys_per_block,
                    int num_column_blocks)
       : call_(call),
         memory_(memory),
@@ -289,7 +289,7 @@ class Block {
   }
 
   static constexpr float kLargestFloat = 0x1.FFFFFEp127F;
-  const Call& call_;
+  const DeviceScoresCall& call_;
   std::uint32_t memory_;
   int thread_, group_, quad_;
   int first_row_;  ///< of the warp, in a tile
@@ -301,7 +301,7 @@ class Block {
 
 template <class T, int kColumnTiles>
 __global__ void __launch_bounds__(Layout<T, kColumnTiles>::kThreads, 1)
-    score_wide(const __grid_constant__ Call call, std::int64_t keys_per_block,
+    score_wide(const __grid_constant__ DeviceScoresCall call, std::int64_t keys_per_block,
                int num_column_blocks) {
   extern __shared__ __align__(128) unsigned char memory[];
   Block<T, kColumnTiles>(call, static_cast<std::uint32_t>(__cvta_generic_to_shared(memory)),
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(Layout<T, kColumnTiles>::kThreads, 1)
 
 // Divides keys into one range per multiprocessor, or a few where there are many batch elements.
 template <class T, int kColumnTiles>
-Result<void> launch(const Call& call, Stream stream) {
+Result<void> launch(const DeviceScoresCall& call, Stream stream) {
   constexpr int kBytes = Layout<T, kColumnTiles>::kBytes;
   FDMA_TRY_VOID(
       sm90::check_cuda(cudaFuncSetAttribute(score_wide<T, kColumnTiles>,
@@ -330,7 +330,7 @@ Result<void> launch(const Call& call, Stream stream) {
 }
 
 template <class T>
-Result<void> launch_of(const Call& call, Stream stream) {
+Result<void> launch_of(const DeviceScoresCall& call, Stream stream) {
   if (call.num_heads <= 8) return launch<T, 1>(call, stream);
   if (call.num_heads <= 16) return launch<T, 2>(call, stream);
   return launch<T, 4>(call, stream);
@@ -338,7 +338,7 @@ Result<void> launch_of(const Call& call, Stream stream) {
 
 }  // namespace
 
-Result<void> launch_wide(const Call& call, Stream stream) {
+Result<void> launch_wide(const DeviceScoresCall& call, Stream stream) {
   if (call.values.dtype == DType::float32) return launch_of<float>(call, stream);
   if (call.values.dtype == DType::bfloat16) return launch_of<__nv_bfloat16>(call, stream);
   return launch_of<__half>(call, stream);

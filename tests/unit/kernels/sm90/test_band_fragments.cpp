@@ -34,7 +34,7 @@ std::string cell_error(const ClosedFormBand& band, int first_column) {
   for (int thread = 0; thread < 2 * kWarpgroup; ++thread) {
     for (int word = 0; word < 2; ++word) {
       for (int bit = 0; bit < 32; ++bit) {
-        const sm90::Cell cell = sm90::mask_cell(thread % kWarpgroup, word, bit);
+        const sm90::FragmentCell cell = sm90::mask_cell(thread % kWarpgroup, word, bit);
         const int row = thread / kWarpgroup * 64 + cell.row;
         const ClosedFormRange keys = band[row];
         const int column = first_column + cell.col;

@@ -17,7 +17,7 @@ TEST(AccumulatorCell, EveryCellOfATileIsHeldOnce) {
     std::set<std::pair<int, int>> cells;
     for (int thread = 0; thread < kWarpgroupThreads; ++thread) {
       for (int reg = 0; reg < columns / 2; ++reg) {
-        const Cell cell = accumulator_cell(thread, reg);
+        const FragmentCell cell = accumulator_cell(thread, reg);
         EXPECT_TRUE(cell.row >= 0 && cell.row < 64 && cell.col >= 0 && cell.col < columns);
         EXPECT_EQ(cell.row / 16, thread / 32) << "a warp holds 16 rows";
         cells.emplace(cell.row, cell.col);
@@ -30,7 +30,7 @@ TEST(AccumulatorCell, EveryCellOfATileIsHeldOnce) {
 TEST(AccumulatorCell, IsTheFragmentOfTheManual) {
   // PTX ISA, wgmma register fragments: row = warp * 16 + lane / 4 (+ 8), col = 8 i + 2 (lane % 4)
   // (+ 1).
-  const Cell first = accumulator_cell(0, 0), second = accumulator_cell(0, 1);
+  const FragmentCell first = accumulator_cell(0, 0), second = accumulator_cell(0, 1);
   EXPECT_EQ(first.row, 0);
   EXPECT_EQ(first.col, 0);
   EXPECT_EQ(second.col, 1);
@@ -84,7 +84,7 @@ TEST(MaskCell, CoversTheHalfTileOnceInTheOrderOfTheAccumulator) {
   for (int thread = 0; thread < kWarpgroupThreads; ++thread) {
     for (int word = 0; word < 2; ++word) {
       for (int bit = 0; bit < 32; ++bit) {
-        const Cell cell = mask_cell(thread, word, bit);
+        const FragmentCell cell = mask_cell(thread, word, bit);
         EXPECT_EQ(cell.row, thread / 32 * 16 + thread % 32 / 4 + 8 * word);
         EXPECT_EQ(cell.col, bit / 2 * 8 + thread % 4 * 2 + bit % 2);
         cells.emplace(cell.row, cell.col);
