@@ -13,6 +13,7 @@
 
 #include <cstdint>
 
+#include "dynamic_mask/device_kv_worklist.hpp"
 #include "dynamic_mask/ordered_keys.cuh"
 #include "plan/worklist_place.hpp"
 
