@@ -231,6 +231,8 @@ def check(build: Build) -> int:
         if known.get(name) != digests.get(name):
             was, is_now = known.get(name, "no instance"), digests.get(name, "no instance")
             found.append(f"{name}: source {was} is now {is_now}")
+    gone = {row["source"] for row in record["kernels"]} - {*build.instances, *build.sources}
+    found += [f"{name}: recorded kernels of a source that is gone" for name in sorted(gone)]
     rows = build.kernels()
     if record["options"] != build.options():
         found.append(f"nvcc's options: {record['options']!r} are now {build.options()!r}")
