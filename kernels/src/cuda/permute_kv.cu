@@ -12,22 +12,22 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kKeys = 64;
-constexpr int kPieceBytes = 16;
-constexpr int kInFlight = 4;  // pieces per thread
+constexpr int kVectorBytes = 16;
+constexpr int kInFlight = 4;  // vectors per thread
 
 __device__ __forceinline__ void copy_rows(std::uint8_t* to, const std::uint8_t* from,
                                           std::int64_t row_stride, int row_bytes,
                                           const std::int32_t* keys, int num_keys) {
-  const int pieces = row_bytes / kPieceBytes, total = num_keys * pieces;
+  const int vectors = row_bytes / kVectorBytes, total = num_keys * vectors;
   for (int first = static_cast<int>(threadIdx.x); first < total; first += kInFlight * kThreads) {
     uint4 values[kInFlight];
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
       const int at = first + i * kThreads;
       if (at >= total) continue;
-      const int row = at / pieces, piece = at - row * pieces;
+      const int row = at / vectors, vector = at - row * vectors;
       values[i] = __ldcg(
-          reinterpret_cast<const uint4*>(from + keys[row] * row_stride + piece * kPieceBytes));
+          reinterpret_cast<const uint4*>(from + keys[row] * row_stride + vector * kVectorBytes));
     }
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {

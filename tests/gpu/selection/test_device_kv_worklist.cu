@@ -97,8 +97,8 @@ struct Made {
     call.heads_kv = c.heads_kv;
     call.workspace = workspace.as<void>();
     call.keys = d_keys.as<WorklistEntry>();
-    call.items = d_work_tiles.as<KvWorkTile>();
-    call.num_items = d_num_work_tiles.as<std::int32_t>();
+    call.work_tiles = d_work_tiles.as<KvWorkTile>();
+    call.num_work_tiles = d_num_work_tiles.as<std::int32_t>();
     call.accum_keys = d_sum_keys.as<AccumKey>();
     call.num_accum_rows = d_num_sums.as<std::int32_t>();
     if (room.has_order) {
@@ -128,7 +128,7 @@ HeadWorklist with_pairs(const HeadWorklist& lists) {
   KvWorklist of_head;
   append_work_tiles(lists, append_keys(lists, of_head), 0, 0, 1, of_head);
   of_head = with_accum_of_pairs(of_head);
-  HeadWorklist pairs{of_head.keys, lists.items, {}};
+  HeadWorklist pairs{of_head.keys, lists.work_tiles, {}};
   for (const AccumKey& each : of_head.accum_keys) pairs.accum_keys.push_back(each.key);
   return pairs;
 }
@@ -188,7 +188,7 @@ void expect_lists_as_asked(const Case& c) {
                            << got.q_begin << ", " << got.q_end << "), expected " << want.key << " ["
                            << want.q_begin << ", " << want.q_end << ")";
     }
-    for (KvWorkTile item : expected.items) {
+    for (KvWorkTile item : expected.work_tiles) {
       item.batch = static_cast<std::int32_t>(row) / c.heads_kv;
       item.kv_head = static_cast<std::int32_t>(row) % c.heads_kv;
       item.key_tile += static_cast<std::int32_t>(row * room.tiles_of_row());

@@ -252,7 +252,7 @@ TEST(ValidatePlan, RejectsWrongFormulas) {
   expect_wrong("closed_forms[0].num_borders", [](auto& p) { p.closed_forms[0].first_border = 1; });
   expect_wrong("borders[2]", [](auto& p) { p.borders[2] = 0; });
   expect_wrong("closed_forms: expected", [](auto& p) { p.closed_forms.resize(2); });
-  expect_wrong("items", [](auto& p) { p.work_tiles.resize(1); });
+  expect_wrong("work_tiles", [](auto& p) { p.work_tiles.resize(1); });
   expect_wrong("num_splits", [](auto& p) { p.num_splits = 0; });
   expect_wrong("heads_in_l2", [](auto& p) { p.heads_in_l2 = 3; });
   expect_wrong("counts", [](auto& p) { ++p.counts.full_tiles; });
