@@ -19,7 +19,8 @@ case ${1:-} in
 esac
 
 bash tools/setup.sh docs
-rm -rf build/docs/html
+# Pages that are not read again give no warnings.
+rm -rf build/docs/html build/docs/doctrees
 mkdir -p build/docs
 .venv/bin/python -m sphinx --conf-dir tools/docs --builder html --doctree-dir build/docs/doctrees --jobs auto \
   --fail-on-warning --keep-going --quiet . build/docs/html

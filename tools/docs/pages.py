@@ -18,11 +18,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Pages whose links to other pages are the navigation, and what more follows, by pattern.
 INDEXES: dict[str, list[str]] = {
-    "docs/README": ["CHANGELOG.md", "docs/notes/*.md"],
+    "docs/README": ["docs/*.md", "CHANGELOG.md", "docs/notes/*.md"],
     "docs/developing/README": [],
     "docs/api/README": [],
     "docs/notes/README": ["docs/notes/*.md"],
 }
+# Pages that stand below a page which is no index of its own.
+BELOW = {"kernels/README": ["docs/kernels/*.md"]}
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -59,10 +61,10 @@ def linked_pages(docname: str, text: str) -> list[str]:
 
 
 def add_navigation(app: Any, docname: str, content: list[str]) -> None:
-    if docname not in INDEXES:
+    if docname not in INDEXES and docname not in BELOW:
         return
-    pages = linked_pages(docname, content[0])
-    for pattern in INDEXES[docname]:
+    pages = linked_pages(docname, content[0]) if docname in INDEXES else []
+    for pattern in INDEXES.get(docname, []) + BELOW.get(docname, []):
         more = sorted(ROOT.glob(pattern))
         pages += [path.relative_to(ROOT).with_suffix("").as_posix() for path in more]
     # A page has one place in the navigation: that of the most special index.
