@@ -5,6 +5,10 @@ The whole site, with every public name of C++ and Python, is built by tools/docs
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -48,3 +52,49 @@ def test_every_library_has_a_page_of_its_headers() -> None:
     headers = [*ROOT.glob("*/include*/fdma/*/"), *ROOT.glob("*/*/include/fdma/*/")]
     libraries = {folder.name for folder in [*headers, *ROOT.glob("kernels/src/*/include/fdma/*/")]}
     assert libraries - {"threads"} <= pages
+
+
+# Which test runs the examples of a page: blocks of these languages run, whatever else a page has.
+EXAMPLES = {
+    "README.md": "pages/test_readme.py",
+    "docs/file-format.md": "tool/test_mask_file.py",
+    "docs/maskc.md": "pages/test_readme.py",
+    "docs/peer-formats.md": "pages/test_interop_docs.py",
+    "docs/python.md": "pages/test_python_docs.py",
+    "docs/python-core.md": "core/test_module.py",
+    "docs/spec-language.md": "../unit/masks/language/test_spec_language_doc.cpp",
+    "masks/README.md": "pages/test_docs_site.py",
+    "python_bindings/README.md": "core/test_module.py",
+}
+
+
+def test_examples_of_every_page_run_somewhere() -> None:
+    runs = {"console", "cpp", "mask", "python"}
+    found = set()
+    for page in page_check.pages():
+        languages = page_check.opened_blocks(page.read_text(encoding="utf-8"))
+        if runs & {language for _, language in languages}:
+            found.add(page.relative_to(ROOT).as_posix())
+    assert found == set(EXAMPLES)
+    for page_name, test_name in EXAMPLES.items():
+        test = (ROOT / "tests" / "python" / test_name).read_text(encoding="utf-8")
+        assert Path(page_name).name in test, f"{test_name} does not read {page_name}"
+
+
+def test_cpp_example_compiles(tmp_path: Path) -> None:
+    """The C++ of masks/README.md, as the body of a function behind its includes."""
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    page = (ROOT / "masks" / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```cpp\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    lines = block.splitlines()
+    includes = [line for line in lines if line.startswith("#include")]
+    body = [line for line in lines if not line.startswith("#include")]
+    source = tmp_path / "example.cpp"
+    equal = "return a.has_value() && b.has_value() && *a == *b;"
+    source.write_text("\n".join([*includes, "bool example() {", *body, equal, "}\n"]))
+    folders = [f"-I{ROOT / folder / 'include'}" for folder in ("formats", "masks")]
+    command = [compiler, "-std=c++20", "-Wall", "-Werror", "-fsyntax-only", *folders, str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
