@@ -189,7 +189,8 @@ def check_complete(app: Any, env: Any) -> None:
 
 def setup(app: Any) -> dict[str, bool]:
     for handler in logging.logging.getLogger("sphinx").handlers:
-        handler.addFilter(is_no_reopened_namespace)
+        # Before the filter that counts warnings.
+        handler.filters.insert(0, is_no_reopened_namespace)
     app.add_directive("public-headers", PublicHeaders)
     app.connect("builder-inited", lambda app: run_doxygen(DOXYGEN))
     app.connect("env-check-consistency", check_complete)
