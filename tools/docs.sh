@@ -4,6 +4,7 @@
 # Builds the documentation site in build/docs/html: the pages of the repository, and the C++ and Python reference. A
 # warning fails it: a broken link or anchor, a public name that the site lacks, a page that no index names. What it needs
 # is installed first (tools/setup.sh docs); nothing of FDMA is compiled. Two minutes on one core.
+# fdma.nn and fdma.hf import PyTorch, so that it has to be there.
 #
 #   --check    only looks at links, anchors and code blocks of the pages: seconds, and only Python
 set -euo pipefail

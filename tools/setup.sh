@@ -181,5 +181,5 @@ install_python_packages
 if [ "$stage" = wheel ]; then install_wheel_packages; fi
 if [ "$stage" = docs ]; then install_docs_packages; fi
 case $stage in tests | ci | benchmarks) install_cusparse ;; esac
-if [ "$stage" = ci ]; then install_interop_packages; fi
+case $stage in ci | docs) install_interop_packages ;; esac
 if [ "$stage" = benchmarks ]; then install_benchmark_packages; fi

@@ -6,7 +6,6 @@ pages, or to a file, is the same on the site and where the pages are read as the
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -48,10 +47,6 @@ breathe_show_include = False
 cpp_index_common_prefix = ["fdma::"]
 cpp_maximum_signature_line_length = 100
 
-# Packages of which modules of fdma need types only to be imported.
-autodoc_mock_imports = [
-    name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None
-]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True

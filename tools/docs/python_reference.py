@@ -2,7 +2,8 @@
 
 The module fdma._fdma is taken from its stub, python_bindings/fdma/_fdma.pyi, which a test holds to
 what the module gives (tests/python): signatures and docstrings are the same, and nothing has to be
-compiled. Docstrings are plain text, so that `help()` reads well; `as_rst` marks it up.
+compiled. PyTorch has to be there, for fdma.nn and fdma.hf import it. Docstrings are plain text, so
+that `help()` reads well; `as_rst` marks it up.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sphinx.ext.autodoc.mock import mock
 from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
@@ -103,8 +103,7 @@ def process_docstring(
 def check_complete(app: Any, env: Any) -> None:
     """Warns of each public name that has no place in the site."""
     shown = {found[0] for found in env.get_domain("py").get_objects()}
-    with mock(app.config.autodoc_mock_imports):
-        wanted = {f"{module}.{name}" for module in MODULES for name in public_names(module)}
+    wanted = {f"{module}.{name}" for module in MODULES for name in public_names(module)}
     for name in sorted(wanted - shown):
         logger.warning("Python: %s is public and nowhere in the site", name)
 
@@ -112,12 +111,11 @@ def check_complete(app: Any, env: Any) -> None:
 def setup(app: Any) -> dict[str, bool]:
     sys.path.insert(0, str(PACKAGES))
     sys.modules.setdefault("fdma._fdma", core_from_stub(app.config.release))
-    with mock(app.config.autodoc_mock_imports):
-        for module_name in MODULES:
-            module = importlib.import_module(module_name)
-            for name in public_names(module_name):
-                # What a module loads when it is first asked for; autodoc does not ask.
-                setattr(module, name, getattr(module, name))
+    for module_name in MODULES:
+        module = importlib.import_module(module_name)
+        for name in public_names(module_name):
+            # What a module loads when it is first asked for; autodoc does not ask.
+            setattr(module, name, getattr(module, name))
     app.connect("autodoc-process-docstring", process_docstring)
     app.connect("env-check-consistency", check_complete)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
