@@ -109,18 +109,18 @@ struct Made {
     EXPECT_TRUE(done) << done.error().message;
     workspace.to_host();
     keys = elements_of<WorklistEntry>(d_keys.to_host());
-    items = elements_of<KvWorkTile>(d_work_tiles.to_host());
+    work_tiles = elements_of<KvWorkTile>(d_work_tiles.to_host());
     accum_keys = elements_of<AccumKey>(d_sum_keys.to_host());
     num_accum_rows = elements_of<std::int32_t>(d_num_sums.to_host());
-    num_items = elements_of<std::int32_t>(d_num_work_tiles.to_host()).front();
+    num_work_tiles = elements_of<std::int32_t>(d_num_work_tiles.to_host()).front();
     first_positions = elements_of<std::int32_t>(d_first_positions.to_host());
     positions = elements_of<std::int32_t>(d_ranks.to_host());
   }
   std::vector<WorklistEntry> keys;
-  std::vector<KvWorkTile> items;
+  std::vector<KvWorkTile> work_tiles;
   std::vector<AccumKey> accum_keys;
   std::vector<std::int32_t> num_accum_rows, first_positions, positions;
-  std::int32_t num_items = 0;
+  std::int32_t num_work_tiles = 0;
 };
 
 // Two entries of a key share a row of sums.
@@ -135,14 +135,14 @@ HeadWorklist with_pairs(const HeadWorklist& lists) {
 
 // Of some rows together: segment by segment, of each row those that begin last first, of these
 // those that end last; the first of each row, the second of each row and so on.
-void put_in_turn(const Case& c, std::vector<KvWorkTile>& items) {
-  const auto row_of = [&](const KvWorkTile& item) {
-    return item.batch * c.heads_kv + item.kv_head;
+void put_in_dq_order(const Case& c, std::vector<KvWorkTile>& work_tiles) {
+  const auto row_of = [&](const KvWorkTile& work_tile) {
+    return work_tile.batch * c.heads_kv + work_tile.kv_head;
   };
-  std::sort(items.begin(), items.end(), [&](const KvWorkTile& a, const KvWorkTile& b) {
-    const auto key_of = [&](const KvWorkTile& item) {
-      return std::tuple(row_of(item), item.begin_tile / c.segment, -item.begin_tile, -item.end_tile,
-                        item.key_tile);
+  std::sort(work_tiles.begin(), work_tiles.end(), [&](const KvWorkTile& a, const KvWorkTile& b) {
+    const auto key_of = [&](const KvWorkTile& work_tile) {
+      return std::tuple(row_of(work_tile), work_tile.begin_tile / c.segment, -work_tile.begin_tile,
+                        -work_tile.end_tile, work_tile.key_tile);
     };
     return key_of(a) < key_of(b);
   });
@@ -150,26 +150,27 @@ void put_in_turn(const Case& c, std::vector<KvWorkTile>& items) {
   std::vector<
       std::pair<std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t>, KvWorkTile>>
       placed;
-  for (const KvWorkTile& item : items) {
-    const std::int32_t row = row_of(item), segment = item.begin_tile / c.segment;
+  for (const KvWorkTile& work_tile : work_tiles) {
+    const std::int32_t row = row_of(work_tile), segment = work_tile.begin_tile / c.segment;
     const std::int32_t place = num_before[{row, segment}]++;
-    placed.push_back({{row / kRowsTogether, segment, place, row}, item});
+    placed.push_back({{row / kRowsTogether, segment, place, row}, work_tile});
   }
   std::sort(placed.begin(), placed.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::transform(placed.begin(), placed.end(), items.begin(),
+  std::transform(placed.begin(), placed.end(), work_tiles.begin(),
                  [](const auto& each) { return each.second; });
 }
 
 void expect_ranks(const Made& made) {
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::int32_t> num_before;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(made.num_items); ++i) {
-    const KvWorkTile& item = made.items[i];
-    for (std::int32_t tile = item.begin_tile; tile < item.end_tile; ++tile) {
-      const std::int32_t expected = num_before[{item.batch, item.kv_head, tile}]++;
-      const auto visit = static_cast<std::size_t>(made.first_positions[i] + tile - item.begin_tile);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(made.num_work_tiles); ++i) {
+    const KvWorkTile& work_tile = made.work_tiles[i];
+    for (std::int32_t tile = work_tile.begin_tile; tile < work_tile.end_tile; ++tile) {
+      const std::int32_t expected = num_before[{work_tile.batch, work_tile.kv_head, tile}]++;
+      const auto visit =
+          static_cast<std::size_t>(made.first_positions[i] + tile - work_tile.begin_tile);
       ASSERT_LT(visit, made.positions.size());
-      ASSERT_EQ(made.positions[visit], expected) << "item " << i << " at tile " << tile;
+      ASSERT_EQ(made.positions[visit], expected) << "work tile " << i << " at tile " << tile;
     }
   }
 }
@@ -188,12 +189,12 @@ void expect_lists_as_asked(const Case& c) {
                            << got.q_begin << ", " << got.q_end << "), expected " << want.key << " ["
                            << want.q_begin << ", " << want.q_end << ")";
     }
-    for (KvWorkTile item : expected.work_tiles) {
-      item.batch = static_cast<std::int32_t>(row) / c.heads_kv;
-      item.kv_head = static_cast<std::int32_t>(row) % c.heads_kv;
-      item.key_tile += static_cast<std::int32_t>(row * room.tiles_of_row());
-      item.first_accum_row += static_cast<std::int32_t>(row * room.sum_rows());
-      expected_work_tiles.push_back(item);
+    for (KvWorkTile work_tile : expected.work_tiles) {
+      work_tile.batch = static_cast<std::int32_t>(row) / c.heads_kv;
+      work_tile.kv_head = static_cast<std::int32_t>(row) % c.heads_kv;
+      work_tile.key_tile += static_cast<std::int32_t>(row * room.tiles_of_row());
+      work_tile.first_accum_row += static_cast<std::int32_t>(row * room.sum_rows());
+      expected_work_tiles.push_back(work_tile);
     }
     ASSERT_EQ(made.num_accum_rows[static_cast<std::size_t>(row)],
               static_cast<std::int32_t>(expected.accum_keys.size()))
@@ -204,11 +205,11 @@ void expect_lists_as_asked(const Case& c) {
           << "row " << row << ", row of sums " << i;
     }
   }
-  ASSERT_EQ(made.num_items, static_cast<std::int32_t>(expected_work_tiles.size()));
-  if (c.has_order) put_in_turn(c, expected_work_tiles);
+  ASSERT_EQ(made.num_work_tiles, static_cast<std::int32_t>(expected_work_tiles.size()));
+  if (c.has_order) put_in_dq_order(c, expected_work_tiles);
   for (std::size_t i = 0; i < expected_work_tiles.size(); ++i) {
-    const KvWorkTile &got = made.items[i], &want = expected_work_tiles[i];
-    ASSERT_EQ(got, want) << "item " << i << ": key tile " << got.key_tile << " tiles ["
+    const KvWorkTile &got = made.work_tiles[i], &want = expected_work_tiles[i];
+    ASSERT_EQ(got, want) << "work tile " << i << ": key tile " << got.key_tile << " tiles ["
                          << got.begin_tile << ", " << got.end_tile << ") full [" << got.full_begin
                          << ", " << got.full_end << ") sums " << got.first_accum_row
                          << ", expected key tile " << want.key_tile << " [" << want.begin_tile
@@ -280,7 +281,7 @@ TEST(DeviceKvWorklist, EntriesBeyondTheRoomAreLeftOut) {
     const Made made(c);
     for (const std::int32_t num_accum_rows : made.num_accum_rows)
       EXPECT_EQ(num_accum_rows, c.room().sum_rows());
-    EXPECT_EQ(made.num_items, c.room().work_tiles_capacity());
+    EXPECT_EQ(made.num_work_tiles, c.room().work_tiles_capacity());
     if (has_order) expect_ranks(made);
   }
 }
