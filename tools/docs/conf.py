@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 project = "FDMA"
 copyright = "FDMA's authors"
-_version = re.search(r"VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"))
+_version = re.search(
+    r"project\(fdma VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+)
 assert _version is not None
 version = release = _version[1]
 
