@@ -51,7 +51,7 @@ class DqTickets {
  public:
   explicit DqTickets(const AttentionPlan& plan);
 
-  /// Draws the tickets of `work tile` in the order in which it walks its tiles, after those of work
+  /// Draws the tickets of `work_tile` in the order in which it walks its tiles, after those of work
   /// tiles taken before it, and appends them. It must not run concurrently with another call.
   /// `tickets` must have capacity.
   void draw(const WorkTile& work_tile, TileCursor tiles, std::vector<std::int32_t>& tickets);

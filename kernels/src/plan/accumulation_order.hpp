@@ -14,12 +14,11 @@ namespace fdma {
 /// tiles. It belongs to a query head and a query tile; over kv worklists to a KV head and a query
 /// tile, for all its query heads alike.
 ///
-/// Shapes      tile groups [num_items / group_size], tile group u is work tiles [u * group_size,
-///             ..), or
-///             [kv_worklist.work tiles]; first_positions: of each entry of tile groups, its first
-///             entry of positions; positions [visits]: how many entries of tile groups before this
-///             one visit the same query tile of the same head
-/// Invariants  a tile group waits only for tile groups before it in `tile groups`, so blocks that
+/// Shapes      tile_groups [num_work_tiles / group_size], tile group u is work tiles
+///             [u * group_size, ..), or [kv_worklist.work_tiles]; first_positions: of each entry of
+///             tile_groups, its first entry of positions; positions [visits]: how many entries of
+///             tile_groups before this one visit the same query tile of the same head
+/// Invariants  a tile group waits only for tile groups before it in `tile_groups`, so blocks that
 ///             take tile groups in this
 ///             order never wait for each other in a cycle, however few they are
 struct AccumulationOrder {

@@ -311,7 +311,7 @@ struct AttentionPlan {
   std::int64_t num_bitmaps() const {
     return static_cast<std::int64_t>(bitmaps.size()) / words_per_bitmap();
   }
-  /// Those of `work tiles`; of a closed-form plan those that its own lengths make.
+  /// Those of `work_tiles`; of a closed-form plan those that its own lengths make.
   std::int64_t num_work_tiles() const;
   /// Bytes of all arrays.
   std::int64_t size_bytes() const;

@@ -21,7 +21,7 @@ struct TileStep {
 /// row ends after num_tiles steps; its segments go on with the tiles of the next one.
 ///
 /// Example     SegmentIterator it(plan.segments.data(), work tile);
-///             for (int i = 0; i < work tile.num_tiles && it.next(step); ++i) visit(step);
+///             for (int i = 0; i < work_tile.num_tiles && it.next(step); ++i) visit(step);
 class SegmentIterator {
  public:
   FDMA_HOST_DEVICE SegmentIterator(const PlanSegment* segments, const WorkTile& work_tile)

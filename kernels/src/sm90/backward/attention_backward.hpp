@@ -14,7 +14,7 @@ struct BackwardWorklist {
   const WorklistEntry* keys;
   const KvWorkTile* work_tiles;        ///< in the order in which blocks take them
   const std::int32_t* num_work_tiles;  ///< one word
-  std::int64_t max_work_tiles;         ///< an upper bound of *num_items
+  std::int64_t max_work_tiles;         ///< an upper bound of *num_work_tiles
   /// dim_qk and dim_v are backward_dim of the shape; memory of the call
   KvAccum sums;
   /// For deterministic calls (KvWorklistArrays), or null. The sums then have rows of dbias, and no

@@ -194,7 +194,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
     accum_parity ^= 1;  // these are read until all threads have come to the next barrier
   };
 
-  // Over worklist keys: the keys of tile group `tile groups` in shared memory.
+  // Over worklist keys: the keys of tile group `tile_groups` in shared memory.
   [[maybe_unused]] CountedRing<Layout::kKeySlots> tile_groups;
   const auto entries = [&] {
     return base + Layout::kEntries + tile_groups.stage() * Layout::kEntryBytes;

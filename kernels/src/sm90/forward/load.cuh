@@ -246,8 +246,8 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   constexpr int kLateTiles = 3;
   bool is_first = true;
   int mask_warp = 0;  // the mask warp of the next tile that needs mask fragments
-  // Every block takes indices until it gets none. That is num_items times in all, after which the
-  // counter is 0.
+  // Every block takes indices until it gets none. That is num_work_tiles times in all, after which
+  // the counter is 0.
   const auto take_index = [&] {
     const auto last = static_cast<unsigned>(p.plan.num_work_tiles - 1);
     auto* const counter = reinterpret_cast<unsigned*>(p.next_work_tile);
