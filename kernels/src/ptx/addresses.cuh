@@ -30,19 +30,6 @@ __device__ __forceinline__ int renewed(int value) {
   return same;
 }
 
-__device__ __forceinline__ int2 load_global_int2(std::uint64_t address) {
-  int2 value;
-  asm volatile("ld.global.v2.s32 {%0, %1}, [%2];"
-               : "=r"(value.x), "=r"(value.y)
-               : "l"(address)
-               : "memory");
-  return value;
-}
-__device__ __forceinline__ int load_global_u16(std::uint64_t address) {
-  std::uint16_t value;
-  asm volatile("ld.global.u16 %0, [%1];" : "=h"(value) : "l"(address) : "memory");
-  return value;
-}
 __device__ __forceinline__ void store_global(std::uint64_t address, std::int32_t value) {
   asm volatile("st.global.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
@@ -53,11 +40,6 @@ __device__ __forceinline__ void store_global_u16(std::uint64_t address, std::uin
 __device__ __forceinline__ std::uint32_t load_shared_u8(std::uint32_t address) {
   std::uint32_t value;
   asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
-  return value;
-}
-__device__ __forceinline__ std::uint64_t load_shared_u64(std::uint32_t address) {
-  std::uint64_t value;
-  asm volatile("ld.shared.u64 %0, [%1];" : "=l"(value) : "r"(address) : "memory");
   return value;
 }
 

@@ -11,7 +11,6 @@
 namespace fdma::zoh {
 
 inline constexpr int kSortItems = 4;
-inline constexpr int kSortThreads = kKeySegmentSize / kSortItems;
 
 /// Ranks in shared memory, with one unused after each 16. Ranks that are four apart, as the threads
 /// of a warp access them, are in different banks.
@@ -21,7 +20,6 @@ struct RankStorage {
 
   __device__ std::uint64_t& operator[](int i) { return ranks[i + i / 16]; }
 };
-using SortStorage = RankStorage<kKeySegmentSize>;
 
 /// Puts the larger rank first, within a lane.
 __device__ __forceinline__ void order(std::uint64_t& a, std::uint64_t& b) {
