@@ -39,7 +39,6 @@ class OutlineTracer {
   std::vector<std::string> finish();
 
   std::int64_t num_outlines() const { return num_outlines_; }
-  std::int64_t num_corners() const { return num_corners_; }
 
  private:
   struct Corner {
