@@ -42,7 +42,6 @@ STEP_TOKENS = (8192, 32768)
 LENGTHS = tuple(1 << i for i in range(11, 18))
 WINDOW_TOKENS = 32768
 WINDOWS = tuple(WINDOW_TOKENS >> i for i in range(8))
-MAX_SDPA_TOKENS = 32768  # of booleans: 1 GiB
 LARGEST_DIFFERENCE = 0.05  # of results of the size of v, in bfloat16
 WARM_STEPS = 3
 LONG_STEP_MS = 50
