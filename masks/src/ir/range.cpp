@@ -402,44 +402,4 @@ std::span<const NodeRange> RangeAnalysis::evaluate(const CellBox& box) {
   return ranges_;
 }
 
-namespace {
-
-enum class Split : std::uint8_t { rows, keys, longer };
-
-bool proves_by_bisection(RangeAnalysis& analysis, const CellBox& domain, Split split,
-                         int max_boxes) {
-  std::vector<CellBox> open = {domain};
-  while (!open.empty()) {
-    if (max_boxes-- <= 0) return false;
-    const CellBox box = open.back();
-    open.pop_back();
-    const NodeRange root = analysis.root(box);
-    if (!root.may_be_undefined) continue;
-    if (!root.has_values()) return false;
-    const std::int64_t rows = box.q_end - box.q_begin, keys = box.k_end - box.k_begin;
-    const bool by_rows = split == Split::rows || (split == Split::longer && rows >= keys);
-    if ((by_rows ? rows : keys) == 1) return false;
-    CellBox first = box, second = box;
-    if (by_rows)
-      first.q_end = second.q_begin = box.q_begin + rows / 2;
-    else
-      first.k_end = second.k_begin = box.k_begin + keys / 2;
-    open.push_back(first);
-    open.push_back(second);
-  }
-  return true;
-}
-
-}  // namespace
-
-bool proves_defined(const IrProgram& program, int max_boxes, TableBounds* bounds) {
-  if (program.q_len == 0 || program.kv_len == 0) return true;
-  RangeAnalysis analysis(program, bounds);
-  const CellBox domain = {0, program.q_len, 0, program.kv_len};
-  // Guards are mostly on rows (pos >= 0) or keys (k < c); cuts across them only multiply boxes.
-  for (const Split split : {Split::rows, Split::keys, Split::longer})
-    if (proves_by_bisection(analysis, domain, split, max_boxes)) return true;
-  return false;
-}
-
 }  // namespace fdma

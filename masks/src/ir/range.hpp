@@ -35,8 +35,6 @@ struct NodeRange {
   bool is_constant() const { return lo == hi && !may_be_undefined; }
   bool can_be_true() const { return hi > 0; }
   bool can_be_false() const { return lo <= 0; }
-  bool always_true() const { return lo == 1 && hi == 1 && !may_be_undefined; }
-  bool always_false() const { return lo == 0 && hi == 0 && !may_be_undefined; }
   friend bool operator==(const NodeRange&, const NodeRange&) = default;
 };
 
@@ -95,10 +93,5 @@ class RangeAnalysis {
   std::vector<NodeRange> ranges_;
   std::vector<std::int64_t> loop_bound_;  // per node: bound of a loop node's loop
 };
-
-/// True if ranges prove that no cell of the program is undefined. Boxes that are not decided are
-/// bisected: first by rows only, then by keys only, then along the longer side, up to `max_boxes`
-/// boxes each. False proves nothing.
-bool proves_defined(const IrProgram& program, int max_boxes = 256, TableBounds* bounds = nullptr);
 
 }  // namespace fdma
