@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from attention_oracle import Array, Tensors, attention, random_tensors, read_tensor, write_tensor
 from maskc_tool import MASKC, maskc, maskc_json, needs_tool
+from stopping import default_signals
 
 pytestmark = needs_tool
 
@@ -438,11 +439,6 @@ def test_full_disk_leaves_nothing(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == "fdma-maskc run: error: cannot write 'result.h5': File too large\n"
     assert [path.name for path in tmp_path.iterdir()] == ["m.h5"]
-
-
-def default_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def test_interrupted_run_shows_progress_and_leaves_nothing(tmp_path: Path) -> None:
