@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "fdma/formats/block_mask.hpp"
@@ -10,6 +11,12 @@ namespace fdma::maskc {
 
 /// Members keep the order in which they are written.
 using Json = nlohmann::ordered_json;
+
+/// The value, or null where there is none.
+template <class T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
 
 /// The members that every verb prints of a mask: name, format, lengths, counts, block, origin,
 /// groups, spec, stored bytes, content hash.

@@ -19,11 +19,6 @@ constexpr std::int64_t kMaxHeads = 65536;
 constexpr std::int64_t kDefaultHeads = 32;
 constexpr std::int64_t kDefaultHeadDim = 128;
 
-template <class T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
 Json reason_json(const std::string& reason) {
   return reason.empty() ? Json(nullptr) : Json(reason);
 }

@@ -16,11 +16,6 @@ namespace {
 
 constexpr std::size_t kMaxGroupsPrinted = 16;
 
-template <class T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
 Json bytes_json(const FormatBytes& bytes) {
   Json document;
   for (std::size_t format = 0; format < bytes.size(); ++format) {
