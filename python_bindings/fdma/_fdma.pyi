@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar, overload
 
 import numpy
-import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer, CapsuleType
 
@@ -46,12 +45,12 @@ __version__: str
 
 class MaskSyntaxError(ValueError): ...
 
-def bfloat16_from_bits(bits: NDArray[np.uint16]) -> NewArray:
+def bfloat16_from_bits(bits: NDArray[numpy.uint16]) -> NewArray:
     """
     The memory of a writable uint16 array as bfloat16, for NumPy, which has none: an object with __dlpack__.
     """
 
-def bits_from_bfloat16(array: Array) -> NDArray[np.uint16]:
+def bits_from_bfloat16(array: Array) -> NDArray[numpy.uint16]:
     """The memory of a writable bfloat16 array as a NumPy array of uint16."""
 
 class BlockMask:
@@ -253,7 +252,7 @@ def stored_array_specs(
     Name, element type, width (None: one dimension), least and most rows of each array of a group.
     """
 
-def to_dense(mask: BlockMask, *, max_bytes: int = 1 << 32) -> NDArray[np.bool_]:
+def to_dense(mask: BlockMask, *, max_bytes: int = 1 << 32) -> NDArray[numpy.bool_]:
     """
     Every cell, as a boolean NumPy array [num_batches, num_heads, q_len, kv_len]; cells past an element's lengths are False.
     """

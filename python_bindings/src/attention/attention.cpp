@@ -376,7 +376,9 @@ void bind_attention(nb::module_& module) {
       .def_prop_ro("direction",
                    [](const AttentionPlan& plan) { return std::string(to_string(plan.direction)); })
       .def_prop_ro("nbytes", &AttentionPlan::size_bytes)
-      .def_prop_ro("counts", &counts_of, "Tiles and index tiles over all items.")
+      .def_prop_ro("counts", &counts_of,
+                   nb::for_getter(nb::sig("def counts(self) -> dict[str, int]")),
+                   "Tiles and index tiles over all items.")
       .def("__str__", [](const AttentionPlan& plan) { return to_text(plan); });
   module.def(
       "make_plan", &make_attention_plan, nb::arg("mask"), nb::kw_only(),
@@ -386,6 +388,15 @@ void bind_attention(nb::module_& module) {
       nb::arg("tile") = std::pair(0, 0), nb::arg("columns") = "automatic",
       nb::arg("split") = "automatic", nb::arg("pack") = "automatic", nb::arg("num_workers") = 0,
       nb::arg("form") = "segments", nb::arg("direction") = "forward", nb::arg("num_threads") = 0,
+      nb::sig(
+          "def make_plan(mask: BlockMask, *, batch: int | None = None, heads_q: int, heads_kv: int "
+          "| None = None, head_dim: int, head_dim_v: int | None = None, dtype: _DType = 'float32', "
+          "out_dtype: _DType | None = None, key_bias: bool = False, backend: Literal['cpu', "
+          "'sm90', 'auto'] = 'cpu', tile: tuple[int, int] = (0, 0), columns: Literal['automatic', "
+          "'scan', 'gather', 'reorder'] = 'automatic', split: Literal['automatic', 'never'] = "
+          "'automatic', pack: Literal['automatic', 'never'] = 'automatic', num_workers: int = 0, "
+          "form: Literal['segments', 'parametric'] = 'segments', direction: Literal['forward', "
+          "'backward'] = 'forward', num_threads: int = 0) -> AttentionPlan"),
       "The plan of a mask for tensors of a shape, to be used by many calls of attention. "
       "form='parametric' keeps the mask in closed form: calls may bring lengths and "
       "documents. direction='backward' is for attention_backward_call. num_threads make "

@@ -178,6 +178,10 @@ void bind_attention_call(nb::module_& module) {
              nb::arg("softmax_scale") = 0.0F, nb::arg("heads_first") = false,
              nb::arg("out_low").none() = nb::none(), nb::arg("num_threads") = 0,
              nb::arg("stream").none() = nb::none(),
+             nb::sig("def attention_call(plan: AttentionPlan | DevicePlan, q: Array, k: Array, v: "
+                     "Array, key_bias: Array | None, out: Array, lse: Array | None, softmax_scale: "
+                     "float = 0.0, heads_first: bool = False, out_low: Array | None = None, "
+                     "num_threads: int = 0, stream: _Stream | None = None) -> int"),
              "Attention by a plan for these tensors into out and lse, which nothing else uses and "
              "which lie without gaps; rows past lengths are 0 and -inf. heads_first: q, k, v, out "
              "are [batch, heads, len, head_dim]. out_low: like out, of 16 bits; its low "
@@ -193,6 +197,12 @@ void bind_attention_call(nb::module_& module) {
       nb::arg("deterministic") = false, nb::arg("workspace").none() = nb::none(),
       nb::arg("out_low").none() = nb::none(), nb::arg("num_threads") = 0,
       nb::arg("stream").none() = nb::none(),
+      nb::sig("def attention_backward_call(plan: AttentionPlan | DevicePlan, q: Array, k: Array, "
+              "v: Array, key_bias: Array | None, out: Array, lse: Array, dout: Array, dlse: Array "
+              "| None, dq: Array, dk: Array, dv: Array, dkey_bias: Array | None, softmax_scale: "
+              "float = 0.0, heads_first: bool = False, deterministic: bool = False, workspace: "
+              "Array | None = None, out_low: Array | None = None, num_threads: int = 0, stream: "
+              "_Stream | None = None) -> int"),
       "The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv "
       "and, where wanted, dkey_bias. workspace: of a plan on a GPU, plan.launch_nbytes bytes "
       "that nothing else uses on that stream meanwhile; None: the plan's own. out_low: of "

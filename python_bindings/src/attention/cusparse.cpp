@@ -137,11 +137,19 @@ void bind_cusparse(nb::module_& module) {
           nb::arg("dtype") = "float32", nb::arg("out_dtype") = nb::none(),
           nb::arg("key_bias") = false, nb::arg("precision") = "float32", nb::arg("spmm") = "alg3",
           nb::arg("library") = "",
+          nb::sig("def __init__(self, mask: BlockMask, *, batch: int | None = None, heads_q: int, "
+                  "heads_kv: int | None = None, head_dim: int, head_dim_v: int | None = None, "
+                  "dtype: _DType = 'float32', out_dtype: _DType | None = None, key_bias: bool = "
+                  "False, precision: Literal['float32', 'tensor'] = 'float32', spmm: "
+                  "Literal['alg1', 'alg2', 'alg3'] = 'alg3', library: str = '') -> None"),
           "On the current device. precision='tensor' keeps the types of the tensors where cuSPARSE "
           "takes them; library names libcusparse.so.12 or its folder.")
       .def("run", &run, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(), nb::arg("out"),
            nb::arg("lse") = nb::none(), nb::arg("key_bias") = nb::none(),
            nb::arg("softmax_scale") = nb::none(), nb::arg("stream").none() = nb::none(),
+           nb::sig("def run(self, q: Array, k: Array, v: Array, *, out: Array, lse: Array | None = "
+                   "None, key_bias: Array | None = None, softmax_scale: float | None = None, "
+                   "stream: _Stream | None = None) -> None"),
            "attention() into `out` and `lse`. One call at a time.")
       .def_prop_ro("device", &CusparseAttention::device)
       .def_prop_ro("nbytes", &CusparseAttention::size_bytes, "Bytes of device memory.")

@@ -443,6 +443,15 @@ void bind_dynamic_mask(nb::module_& module) {
           nb::arg("drop_zero_scores") = false, nb::arg("backend") = "auto",
           nb::arg("reading") = "automatic", nb::arg("gradients") = false,
           nb::arg("device").none() = nb::none(), nb::arg("stream").none() = nb::none(),
+          nb::sig(
+              "def __init__(self, keep_window_size: int, *, among: BlockMask | None = None, q_len: "
+              "int | Sequence[int] | None = None, kv_len: int | Sequence[int] | None = None, "
+              "batch: int | None = None, heads_q: int, heads_kv: int | None = None, head_dim: int, "
+              "head_dim_v: int | None = None, dtype: _DType = 'float32', out_dtype: _DType | None "
+              "= None, bias: Literal['exp', 'log', 'none'] = 'exp', drop_zero_scores: bool = "
+              "False, backend: Literal['auto', 'cpu', 'sm90'] = 'auto', reading: "
+              "Literal['automatic', 'gather', 'scan', 'all'] = 'automatic', gradients: bool = "
+              "False, device: int | None = None, stream: _Stream | None = None) -> None"),
           "Selects among the keys that the mask `among` shows (of 1 or heads_kv heads), or, given "
           "q_len and kv_len, under causal. bias: exp, log or none, what is added to logits. "
           "gradients: backward() may be called.")
@@ -454,6 +463,14 @@ void bind_dynamic_mask(nb::module_& module) {
            nb::arg("return_kept") = false, nb::arg("stages") = std::pair("scores", "attention"),
            nb::arg("scores_out") = nb::none(), nb::arg("kept_out") = nb::none(),
            nb::arg("out_low").none() = nb::none(),
+           nb::sig(
+               "def run(self, q: Array, k: Array, v: Array, dt_proj: Array | None = None, a_coef: "
+               "Array | None = None, *, scores: Array | None = None, softmax_scale: float | None = "
+               "None, stream: _Stream | None = None, num_threads: int = 0, out: Array | None = "
+               "None, lse: Array | None = None, return_lse: bool = True, return_scores: bool = "
+               "False, return_kept: bool = False, stages: tuple[_Stage, _Stage] = ('scores', "
+               "'attention'), scores_out: Array | None = None, kept_out: Array | None = None, "
+               "out_low: Array | None = None) -> tuple[Any, Any, Any, Any]"),
            "(out, lse, scores, kept), None for what is not wanted. Scores come from v, dt_proj and "
            "a_coef, or are given: float32 [batch, heads_kv, kv_len]. kept: int32 [batch, heads_kv, "
            "kv_len, 2], the queries that keep each key. stages: on a GPU, the first and the last "
@@ -469,6 +486,13 @@ void bind_dynamic_mask(nb::module_& module) {
            nb::arg("softmax_scale") = nb::none(), nb::arg("deterministic") = false,
            nb::arg("workspace").none() = nb::none(), nb::arg("stream").none() = nb::none(),
            nb::arg("num_threads") = 0, nb::arg("out_low").none() = nb::none(),
+           nb::sig("def backward(self, q: Array, k: Array, v: Array, dt_proj: Array | None, "
+                   "a_coef: Array | None, scores: Array, kept: Array | None, out: Array, lse: "
+                   "Array, dout: Array, dlse: Array | None, dq: Array, dk: Array, dv: Array, "
+                   "dscores: Array | None = None, ddt_proj: Array | None = None, da_coef: Array | "
+                   "None = None, *, softmax_scale: float | None = None, deterministic: bool = "
+                   "False, workspace: Array | None = None, stream: _Stream | None = None, "
+                   "num_threads: int = 0, out_low: Array | None = None) -> None"),
            "Gradients of a call of run(), into dq, dk, dv and, where wanted, dscores, ddt_proj and "
            "da_coef. dt_proj and a_coef: None where scores were given. kept: on a GPU as run() "
            "wrote it, unless reading is all. out_low: of that call, if it had one. workspace: "
@@ -476,8 +500,11 @@ void bind_dynamic_mask(nb::module_& module) {
            "there, at a multiple of 256, that nothing else uses until the call's work is done.")
       .def("to_mask", &to_mask, nb::arg("kept"), nb::kw_only(),
            nb::arg("block") = std::pair(128, 128), nb::arg("stream").none() = nb::none(),
+           nb::sig("def to_mask(self, kept: Array, *, block: tuple[int, int] = (128, 128), stream: "
+                   "_Stream | None = None) -> BlockMask"),
            "What run() returned as kept as a mask of heads_q heads; on a GPU waits and copies.")
       .def("saw_nan", &saw_nan, nb::kw_only(), nb::arg("stream").none() = nb::none(),
+           nb::sig("def saw_nan(self, *, stream: _Stream | None = None) -> bool"),
            "On a GPU: whether a score was NaN (it ranks lowest) since this was last asked.")
       .def_prop_ro("backend",
                    [](const HeldAttention& held) {

@@ -140,12 +140,15 @@ void bind_device_plan(nb::module_& module) {
       .def_prop_ro("is_captured", &PlanOnDevice::is_captured,
                    "Whether a CUDA graph holds a call by it, for as long as which it has to live.")
       .def("__repr__", &repr);
-  module.def("upload", &upload_plan, nb::arg("plan"), nb::kw_only(),
-             nb::arg("device").none() = nb::none(), nb::arg("stream").none() = nb::none(),
-             nb::arg("waits") = false, nb::arg("deterministic") = false,
-             "Copies a plan for sm90 to a GPU, the current one unless `device` says which; with "
-             "waits it is there on return, for every stream; a backward plan with what "
-             "deterministic calls need if so asked.");
+  module.def(
+      "upload", &upload_plan, nb::arg("plan"), nb::kw_only(), nb::arg("device").none() = nb::none(),
+      nb::arg("stream").none() = nb::none(), nb::arg("waits") = false,
+      nb::arg("deterministic") = false,
+      nb::sig("def upload(plan: AttentionPlan, *, device: int | None = None, stream: _Stream | "
+              "None = None, waits: bool = False, deterministic: bool = False) -> DevicePlan"),
+      "Copies a plan for sm90 to a GPU, the current one unless `device` says which; with "
+      "waits it is there on return, for every stream; a backward plan with what "
+      "deterministic calls need if so asked.");
 }
 
 }  // namespace fdma::python

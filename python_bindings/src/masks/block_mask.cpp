@@ -185,6 +185,7 @@ void bind_properties(BlockMaskClass& mask) {
       .def_ro("is_per_batch", &BlockMask::is_per_batch, "It was written with b.")
       .def_ro("is_per_head", &BlockMask::is_per_head, "It was written with h.")
       .def_prop_ro("counts", &counts_of,
+                   nb::for_getter(nb::sig("def counts(self) -> dict[str, int]")),
                    "Tiles by class and allowed pairs, over all batch elements and heads; counted "
                    "anew at each call.")
       .def_prop_ro("counts_of_groups", &counts_of_groups,

@@ -153,6 +153,7 @@ void bind_mask_cells(nb::module_& module, BlockMaskClass& mask) {
         return to_dense(self, std::nullopt, std::nullopt, max_bytes);
       },
       nb::arg("mask"), nb::kw_only(), nb::arg("max_bytes") = kMaxBytes,
+      nb::sig("def to_dense(mask: BlockMask, *, max_bytes: int = 1 << 32) -> NDArray[numpy.bool_]"),
       "Every cell, as a boolean NumPy array [num_batches, num_heads, q_len, kv_len]; cells past an "
       "element's lengths are False.");
 }

@@ -96,12 +96,17 @@ BlockMask compile_mask(std::variant<std::string, MaskExpr> spec, Lengths q_len,
 }  // namespace
 
 void bind_masks(nb::module_& module) {
-  module.def("compile", &compile_mask, nb::arg("spec"), nb::arg("q_len"),
-             nb::arg("kv_len") = nb::none(), nb::arg("batch") = 1, nb::arg("heads") = 1,
-             nb::arg("tables") = nb::none(), nb::arg("format") = "segment",
-             nb::arg("block") = std::pair(128, 128), nb::arg("num_threads") = 0,
-             nb::arg("timeout") = nb::none(), nb::arg("max_work") = nb::none(),
-             "The exact compiled mask of a specification, given as text or finished.");
+  module.def(
+      "compile", &compile_mask, nb::arg("spec"), nb::arg("q_len"), nb::arg("kv_len") = nb::none(),
+      nb::arg("batch") = 1, nb::arg("heads") = 1, nb::arg("tables") = nb::none(),
+      nb::arg("format") = "segment", nb::arg("block") = std::pair(128, 128),
+      nb::arg("num_threads") = 0, nb::arg("timeout") = nb::none(), nb::arg("max_work") = nb::none(),
+      nb::sig(
+          "def compile(spec: str | Expr, q_len: int | Sequence[int], kv_len: int | Sequence[int] | "
+          "None = None, batch: int = 1, heads: int = 1, tables: Mapping[str, Array] | None = None, "
+          "format: _Format = 'segment', block: tuple[int, int] = (128, 128), num_threads: int = 0, "
+          "timeout: float | None = None, max_work: int | None = None) -> BlockMask"),
+      "The exact compiled mask of a specification, given as text or finished.");
 }
 
 }  // namespace fdma::python

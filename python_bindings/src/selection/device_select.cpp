@@ -295,18 +295,26 @@ void bind_device_select(nb::module_& module) {
           nb::arg("among"), nb::arg("w"), nb::kw_only(), nb::arg("batch").none() = nb::none(),
           nb::arg("heads_kv").none() = nb::none(), nb::arg("device").none() = nb::none(),
           nb::arg("stream").none() = nb::none(),
+          nb::sig("def __init__(self, among: BlockMask, w: int, *, batch: int | None = None, "
+                  "heads_kv: int | None = None, device: int | None = None, stream: _Stream | None "
+                  "= None) -> None"),
           "Selects w keys a query among those that the mask `among` shows, for each batch element "
           "and KV head. One interval per key: causal, documents, prefixes, padding; others are "
           "an error, compile() selects among any.")
       .def("select", &select, nb::arg("scores"), nb::kw_only(), nb::arg("out") = nb::none(),
            nb::arg("stream").none() = nb::none(),
+           nb::sig("def select(self, scores: Array, *, out: Array | None = None, stream: _Stream | "
+                   "None = None) -> NewArray"),
            "int32 [batch, heads_kv, kv_len, 2] on the GPU: the queries that keep each key, 0, 0 "
            "for none; from float32 scores [batch, heads_kv, kv_len].")
       .def("saw_nan", &saw_nan, nb::kw_only(), nb::arg("stream").none() = nb::none(),
+           nb::sig("def saw_nan(self, *, stream: _Stream | None = None) -> bool"),
            "Whether a score was NaN (it ranks lowest) since the last time this was asked.")
       .def("to_mask", &to_mask, nb::arg("kept"), nb::kw_only(),
            nb::arg("heads_q").none() = nb::none(), nb::arg("block") = std::pair(128, 128),
            nb::arg("stream").none() = nb::none(),
+           nb::sig("def to_mask(self, kept: Array, *, heads_q: int | None = None, block: "
+                   "tuple[int, int] = (128, 128), stream: _Stream | None = None) -> BlockMask"),
            "What select() returned as a mask: waits for it and copies it to the host.")
       .def_prop_ro("w", [](const TopkOnDevice& held) { return held.topk().w(); })
       .def_prop_ro("device", [](const TopkOnDevice& held) { return held.topk().device(); })
@@ -328,22 +336,33 @@ void bind_device_select(nb::module_& module) {
           },
           nb::arg("w"), nb::arg("capacity"), nb::kw_only(), nb::arg("batch") = 1,
           nb::arg("heads_kv") = 1, nb::arg("keys_may_wait") = false,
-          nb::arg("device").none() = nb::none(), nb::arg("stream").none() = nb::none())
+          nb::arg("device").none() = nb::none(), nb::arg("stream").none() = nb::none(),
+          nb::sig("def __init__(self, w: int, capacity: int, *, batch: int = 1, heads_kv: int = 1, "
+                  "keys_may_wait: bool = False, device: int | None = None, stream: _Stream | None "
+                  "= None) -> None"))
       .def("append", &append, nb::arg("scores"), nb::arg("among") = nb::none(),
            nb::arg("num_queries") = nb::none(), nb::kw_only(),
            nb::arg("stream").none() = nb::none(),
+           nb::sig("def append(self, scores: Array, among: Array | None = None, num_queries: int | "
+                   "None = None, *, stream: _Stream | None = None) -> None"),
            "More keys, scores [batch, heads_kv, keys] on the GPU, and queries; among as "
            "IncrementalTopk.append has it.")
       .def("end_group", on_stream(&DeviceIncrementalTopk::end_group), nb::kw_only(),
            nb::arg("stream").none() = nb::none(),
+           nb::sig("def end_group(self, *, stream: _Stream | None = None) -> None"),
            "No later query sees the keys so far: a document ends.")
       .def("refresh", on_stream(&DeviceIncrementalTopk::refresh), nb::kw_only(),
            nb::arg("stream").none() = nb::none(),
+           nb::sig("def refresh(self, *, stream: _Stream | None = None) -> None"),
            "Takes q_len and kv_len from the device, after graphs were replayed.")
-      .def("live_keys", &live_keys, nb::kw_only(), nb::arg("stream").none() = nb::none(),
-           "On the GPU: int32 [batch, heads_kv, w] with the keys that later queries may keep, "
-           "ascending, and int32 [batch, heads_kv] with how many there are.")
+      .def(
+          "live_keys", &live_keys, nb::kw_only(), nb::arg("stream").none() = nb::none(),
+          nb::sig(
+              "def live_keys(self, *, stream: _Stream | None = None) -> tuple[NewArray, NewArray]"),
+          "On the GPU: int32 [batch, heads_kv, w] with the keys that later queries may keep, "
+          "ascending, and int32 [batch, heads_kv] with how many there are.")
       .def("intervals", &intervals_of, nb::kw_only(), nb::arg("stream").none() = nb::none(),
+           nb::sig("def intervals(self, *, stream: _Stream | None = None) -> NewArray"),
            "int32 [batch, heads_kv, kv_len, 2] on the host: the queries so far that keep each key.")
       .def_prop_ro("w", &DeviceIncrementalTopk::w)
       .def_prop_ro("capacity", &DeviceIncrementalTopk::capacity)

@@ -301,17 +301,23 @@ void bind_select(nb::module_& module) {
              nb::arg("out") = nb::none(), nb::arg("stream").none() = nb::none(),
              "Scores float32 [batch, heads_kv, kv_len] of values [batch, kv_len, heads_kv, "
              "head_dim].");
-  module.def("zoh_scores_backward", &gradients_of, nb::arg("values"), nb::arg("dt_proj"),
-             nb::arg("a_coef"), nb::arg("dscores"), nb::kw_only(), nb::arg("dvalues") = true,
-             nb::arg("ddt_proj") = true, nb::arg("da_coef") = true,
-             nb::arg("other_dvalues").none() = nb::none(), nb::arg("mode") = "exp",
-             nb::arg("num_threads") = 0, nb::arg("workspace").none() = nb::none(),
-             nb::arg("stream").none() = nb::none(),
-             "The gradients (dvalues, ddt_proj, da_coef) of zoh_scores, from those of its scores. "
-             "Each goes into the array that is given, of its input's type or float32; True: a new "
-             "array; False: it is not wanted and None. other_dvalues: a gradient of values that "
-             "dvalues holds as well; may be dvalues itself. workspace: of CUDA tensors, "
-             "zoh_backward_workspace_nbytes bytes; without it the call waits for the GPU.");
+  module.def(
+      "zoh_scores_backward", &gradients_of, nb::arg("values"), nb::arg("dt_proj"),
+      nb::arg("a_coef"), nb::arg("dscores"), nb::kw_only(), nb::arg("dvalues") = true,
+      nb::arg("ddt_proj") = true, nb::arg("da_coef") = true,
+      nb::arg("other_dvalues").none() = nb::none(), nb::arg("mode") = "exp",
+      nb::arg("num_threads") = 0, nb::arg("workspace").none() = nb::none(),
+      nb::arg("stream").none() = nb::none(),
+      nb::sig("def zoh_scores_backward(values: Array, dt_proj: Array, a_coef: Array, dscores: "
+              "Array, *, dvalues: Array | bool = True, ddt_proj: Array | bool = True, da_coef: "
+              "Array | bool = True, other_dvalues: Array | None = None, mode: Literal['exp', "
+              "'log'] = 'exp', num_threads: int = 0, workspace: Array | None = None, stream: "
+              "_Stream | None = None) -> tuple[Array | None, Array | None, Array | None]"),
+      "The gradients (dvalues, ddt_proj, da_coef) of zoh_scores, from those of its scores. "
+      "Each goes into the array that is given, of its input's type or float32; True: a new "
+      "array; False: it is not wanted and None. other_dvalues: a gradient of values that "
+      "dvalues holds as well; may be dvalues itself. workspace: of CUDA tensors, "
+      "zoh_backward_workspace_nbytes bytes; without it the call waits for the GPU.");
   module.def(
       "zoh_backward_workspace_nbytes",
       [](std::int64_t batch, std::int64_t kv_len, std::int64_t heads_kv, std::int64_t head_dim,
@@ -334,6 +340,8 @@ void bind_select(nb::module_& module) {
           nb::arg("w"))
       .def("append", &append, nb::arg("scores"), nb::arg("among") = nb::none(),
            nb::arg("num_queries") = nb::none(),
+           nb::sig("def append(self, scores: Array, among: Array | None = None, num_queries: int | "
+                   "None = None) -> None"),
            "More keys and queries. Without among key i is visible from the i-th of these queries "
            "on (causal); among, int32 [keys, 2], gives each key's queries, with OPEN_END for an "
            "end that is not known yet.")
@@ -341,18 +349,24 @@ void bind_select(nb::module_& module) {
            "No later query sees the keys so far: a document ends.")
       .def(
           "live_keys", [](const IncrementalTopk& topk) { return keys_array(topk.live_keys()); },
+          nb::sig("def live_keys(self) -> NewArray"),
           "The keys that later queries may keep, ascending: what a cache has to hold.")
       .def(
           "dropped_keys",
           [](const IncrementalTopk& topk) { return keys_array(topk.dropped_keys()); },
+          nb::sig("def dropped_keys(self) -> NewArray"),
           "The keys that the last append or end_group made dead.")
-      .def("intervals", &intervals_of,
+      .def("intervals", &intervals_of, nb::sig("def intervals(self) -> NewArray"),
            "int32 [kv_len, 2]: the queries so far that keep each key, 0, 0 for none.")
-      .def("state", &state_of, "All that it knows: the arguments of `restore`.")
+      .def("state", &state_of, nb::sig("def state(self) -> dict[str, Any]"),
+           "All that it knows: the arguments of `restore`.")
       .def_static("restore", &topk_of, nb::kw_only(), nb::arg("w"), nb::arg("q_len"),
                   nb::arg("group_end"), nb::arg("last_key"), nb::arg("last"), nb::arg("kept"),
                   nb::arg("live"), nb::arg("waiting"), nb::arg("waiting_queries"),
                   nb::arg("dropped"),
+                  nb::sig("def restore(*, w: int, q_len: int, group_end: int, last_key: int, last: "
+                          "tuple[int, int], kept: Array, live: Array, waiting: Array, "
+                          "waiting_queries: Array, dropped: Array) -> IncrementalTopk"),
                   "What goes on as the one that `state` was asked of. ValueError for a state that "
                   "cannot be.")
       .def_prop_ro("w", &IncrementalTopk::w)

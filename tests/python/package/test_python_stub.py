@@ -1,7 +1,8 @@
 """fdma/_fdma.pyi is what nanobind makes of the module and python_bindings/stub_patterns.txt.
 
 FDMA_REBASE_GOLDEN=1 writes it anew. What the patterns replace is held against the module by its
-parameters, so that neither can change alone.
+parameters, and a signature in C++ (nb::sig) against the arguments beside it, so that neither can
+change alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fdma_module import FOLDER, fdma
 ROOT = Path(__file__).parents[3]
 STUB = ROOT / "python_bindings" / "fdma" / "_fdma.pyi"
 PATTERNS = ROOT / "python_bindings" / "stub_patterns.txt"
+BINDINGS = ROOT / "python_bindings" / "src"
 
 
 def generated_stub(path: Path) -> str:
@@ -92,3 +94,34 @@ def test_parameters_of_the_stub_are_those_of_the_module() -> None:
         assert parameters(function, exact) in known, name
         checked += 1
     assert checked > 30
+
+
+def calls_with_a_signature(text: str) -> Iterator[str]:
+    """The arguments of each .def.. in C++ that has nb::sig, literals joined."""
+    # Without comments; adjacent string literals are one.
+    text = re.sub(r"^\s*//.*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r'"\s*\n\s*"', "", text)
+    calls = re.split(r"\.def\w*\(", text)[1:]
+    yield from (call for call in calls if re.search(r"nb::sig\(\s*\"", call))
+
+
+def test_signatures_in_cpp_are_those_of_their_arguments() -> None:
+    checked = 0
+    for path in sorted(BINDINGS.rglob("*.cpp")):
+        for call in calls_with_a_signature(path.read_text(encoding="utf-8")):
+            found = re.search(r'nb::sig\(\s*"([^"]*)"', call)
+            assert found is not None
+            function = ast.parse(found[1] + ": ...").body[0]
+            assert isinstance(function, ast.FunctionDef)
+            given = re.findall(
+                r'nb::arg\("(\w+)"\)(?:\.\w+\(\))?( =)?|(nb::kw_only)', call[: found.start()]
+            )
+            expected, star = [], ""
+            for name, default, keywords_only in given:
+                if keywords_only:
+                    star = "*"
+                else:
+                    expected.append(star + name + "=" * bool(default))
+            assert [p for p in parameters(function, True) if p != "self"] == expected, found[1]
+            checked += 1
+    assert checked > 40
