@@ -14,29 +14,9 @@ import numpy as np
 import pytest
 from interop_groups import fill, read, write_dense
 from maskc_tool import maskc, maskc_json, needs_tool
+from sequence_cells import offsets, sequence_cells, window_cells
 
 pytestmark = needs_tool
-
-
-def window_cells(sq: int, sk: int, causal: bool, window: tuple[int, int]) -> Any:
-    """[sq, sk]: keys i + sk - sq - left to i + sk - sq + right, -1 for no bound."""
-    left, right = window[0], 0 if causal else window[1]
-    distance = np.arange(sk)[None, :] - np.arange(sq)[:, None] - (sk - sq)
-    return ((left < 0) | (distance >= -left)) & ((right < 0) | (distance <= right))
-
-
-def sequence_cells(q: list[int], k: list[int], causal: bool, window: tuple[int, int]) -> Any:
-    """[sum(q), sum(k)] of sequences of these lengths, one after another."""
-    cells = np.zeros((sum(q), sum(k)), bool)
-    row = key = 0
-    for sq, sk in zip(q, k, strict=True):
-        cells[row : row + sq, key : key + sk] = window_cells(sq, sk, causal, window)
-        row, key = row + sq, key + sk
-    return cells
-
-
-def offsets(lengths: list[int]) -> Any:
-    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
 
 
 def same_as_dense(folder: Path, peer: str, layout: str, cells: Any) -> None:
