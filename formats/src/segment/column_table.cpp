@@ -12,6 +12,7 @@
 #include <bit>
 
 #include "fdma/formats/segment_builder.hpp"
+#include "segment/bit_copy.hpp"
 #include "segment/bit_scan.hpp"
 #include "segment/bit_transpose.hpp"
 #include "segment/still_rows.hpp"
@@ -31,13 +32,6 @@ void clear_bits(std::uint64_t* words, std::int64_t begin, std::int64_t end) {
   words[first] &= ~head;
   for (std::int64_t i = first + 1; i < last; ++i) words[i] = 0;
   words[last] &= ~tail;
-}
-
-void write_bits(std::uint64_t* words, std::int64_t begin, std::uint64_t bits, int count) {
-  const std::int64_t word = begin / 64;
-  const int shift = static_cast<int>(begin % 64);
-  words[word] |= bits << shift;
-  if (shift + count > 64) words[word + 1] |= bits >> (64 - shift);
 }
 
 // Writes row r of a segment of the current tile row into the row of bits `words`.
