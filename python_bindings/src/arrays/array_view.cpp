@@ -266,6 +266,12 @@ void check_on_host(std::string_view name, const Place& place) {
                                  name, to_string(place))});
 }
 
+void check_on(std::string_view name, const Place& got, const Place& expected) {
+  if (got == expected) return;
+  refuse(ErrorCode::invalid_argument, fmt::format("{}: expected an array on {}, got one on {}",
+                                                  name, to_string(expected), to_string(got)));
+}
+
 InputArray input_array(std::string_view name, nb::handle object, Gradients gradients) {
   check_gradient(name, object, gradients);
   if (const std::optional<ExchangedTensor> tensor = exchanged(object)) {

@@ -59,6 +59,9 @@ OutputArray output_array(std::string_view name, nanobind::handle object,
 /// unsupported for an array that is not in host memory.
 void check_on_host(std::string_view name, const Place& place);
 
+/// invalid_argument for an array that is not on `expected`.
+void check_on(std::string_view name, const Place& got, const Place& expected);
+
 /// invalid_argument where the memory from the first to the last element of `out` meets that of
 /// `input`: what is written must not be what is still to be read.
 void check_apart(std::string_view out_name, const TensorView& out, std::string_view input_name,

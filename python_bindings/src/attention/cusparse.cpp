@@ -62,12 +62,6 @@ CusparseAttention prepared(const BlockMask& mask, std::optional<std::int64_t> ba
       mask, shape, {key_bias ? ScoreKind::key_bias : ScoreKind::none}, options));
 }
 
-void check_place(std::string_view name, const Place& got, const Place& expected) {
-  if (got == expected) return;
-  refuse(ErrorCode::invalid_argument, fmt::format("{}: expected an array on {}, got one on {}",
-                                                  name, to_string(expected), to_string(got)));
-}
-
 void run(CusparseAttention& attention, nb::handle q, nb::handle k, nb::handle v, nb::handle out,
          const std::optional<nb::object>& lse, const std::optional<nb::object>& key_bias,
          std::optional<float> softmax_scale, nb::handle stream) {
@@ -80,7 +74,7 @@ void run(CusparseAttention& attention, nb::handle q, nb::handle k, nb::handle v,
   AttentionTensors tensors;
   const auto read = [&](const char* name, nb::handle object) {
     InputArray array = input_array(name, object);
-    check_place(name, array.place, place);
+    check_on(name, array.place, place);
     return array;
   };
   const InputArray q_array = read("q", q), k_array = read("k", k), v_array = read("v", v);
@@ -92,12 +86,12 @@ void run(CusparseAttention& attention, nb::handle q, nb::handle k, nb::handle v,
     tensors.key_bias = bias_array.view;
   }
   const OutputArray out_array = output_array("out", out);
-  check_place("out", out_array.place, place);
+  check_on("out", out_array.place, place);
   tensors.out = out_array.view;
   OutputArray lse_array;
   if (lse) {
     lse_array = output_array("lse", *lse);
-    check_place("lse", lse_array.place, place);
+    check_on("lse", lse_array.place, place);
     tensors.lse = lse_array.view;
   }
   for (const auto& [name, input] :

@@ -32,12 +32,6 @@ namespace {
 
 using Extents = std::array<std::int64_t, kMaxRank>;
 
-void check_place(std::string_view name, const Place& got, const Place& expected) {
-  if (got == expected) return;
-  refuse(ErrorCode::invalid_argument, fmt::format("{}: expected an array on {}, got one on {}",
-                                                  name, to_string(expected), to_string(got)));
-}
-
 /// A DeviceTopk as Python holds it: with the lengths of its rows, a status word and a workspace for
 /// every stream and every graph capture that has used it, as PlanOnDevice has them.
 class TopkOnDevice {
@@ -131,13 +125,13 @@ nb::object select(const TopkOnDevice& held, nb::handle scores, const std::option
                   nb::handle stream) {
   const DeviceTopk& topk = held.topk();
   const InputArray input = input_array("scores", scores);
-  check_place("scores", input.place, held.place());
+  check_on("scores", input.place, held.place());
   const CurrentDevice current = make_current(held.place());
   const Stream chosen = stream_of(stream, scores, held.place().index);
   const Extents extents{topk.num_batches(), topk.num_heads_kv(), topk.kv_len(), 2};
   const OutputArray kept =
       out ? output_array("out", *out) : new_array("kept", DType::int32, 4, extents, held.place());
-  check_place("out", kept.place, held.place());
+  check_on("out", kept.place, held.place());
   check_kept("out", kept.view.view(), topk);
   check_apart("out", kept.view.view(), "scores", input.view);
   {
@@ -161,7 +155,7 @@ bool saw_nan(const TopkOnDevice& held, nb::handle stream) {
 BlockMask to_mask(const TopkOnDevice& held, nb::handle kept, std::optional<std::int64_t> heads_q,
                   std::pair<std::int32_t, std::int32_t> block, nb::handle stream) {
   const InputArray input = input_array("kept", kept);
-  check_place("kept", input.place, held.place());
+  check_on("kept", input.place, held.place());
   check_kept("kept", input.view, held.topk());
   MaskShape shape = held.among().shape;
   const std::int64_t heads_kv = shape.num_heads;
@@ -207,7 +201,7 @@ DeviceIncrementalTopk make_incremental(std::int64_t w, std::int64_t capacity, st
 void append(DeviceIncrementalTopk& topk, nb::handle scores, const std::optional<nb::object>& among,
             std::optional<std::int64_t> num_queries, nb::handle stream) {
   const InputArray input = input_array("scores", scores);
-  check_place("scores", input.place, place_of(topk));
+  check_on("scores", input.place, place_of(topk));
   const std::int64_t count = input.view.rank == 3 ? input.view.extents[2] : 0;
   std::vector<Interval> queries;
   if (among) {
