@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from make_report import cpu_model, git
+from report_store import write_result
 
 Run = dict[str, Any]
 
@@ -355,7 +356,7 @@ def main() -> None:
         "sessions": sessions,
     }
     options.result.parent.mkdir(parents=True, exist_ok=True)
-    options.result.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_result(options.result, result)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ from decode_rows import DecodeProblem, DecodeShape, measure_decode
 from flex_programs import flex_program, mask_mod_of
 from make_report import git
 from mask_zoo import EVERY_TILE_PARTIAL, SuiteMask, zoo_mask
+from report_store import write_result
 
 Run = dict[str, Any]
 
@@ -141,10 +142,7 @@ class Results:
         self.write()
 
     def write(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = self.path.with_suffix(".new")
-        new.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
-        new.replace(self.path)
+        write_result(self.path, self.content)
 
 
 class Timing:

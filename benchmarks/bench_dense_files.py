@@ -27,6 +27,7 @@ from typing import Any
 import h5py
 import numpy as np
 from make_report import cpu_model, git
+from report_store import write_result
 
 SEED = 20261121
 PANEL_ROWS = 256
@@ -196,7 +197,7 @@ def main() -> None:
         "runs": runs,
     }
     result_path.parent.mkdir(parents=True, exist_ok=True)
-    result_path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_result(result_path, result)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@
 // --quick: a quick calibration, 4K tokens, head size 64, float32 only. --cpu-time: measured is the
 // CPU time of the process over the threads, for machines that others use (exact for one thread).
 // benchmarks/run.sh stores the
-// document and brings the tables of docs/performance.md up to date.
+// document and brings the tables of the pages up to date.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

@@ -11,7 +11,7 @@
 // third of a second (--seconds-each), at least 3, the card resting a millisecond for each call
 // before a sample; calls that take less than 0.3 ms run up to 8 times between two events. --quick:
 // a quick calibration and no sequences of 128K. benchmarks/gpu.sh stores the document and brings
-// the tables of docs/performance.md up to date. That results are right is for tests/gpu and
+// the tables of the pages up to date. That results are right is for tests/gpu and
 // bench_attention_gpu.py to say.
 #include <algorithm>
 #include <chrono>

@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.metadata
-import json
 import os
 import statistics
 import subprocess
@@ -35,6 +34,7 @@ from typing import Any
 
 import numpy as np
 from make_report import git, machine_of_today
+from report_store import write_result
 
 Run = dict[str, Any]
 
@@ -290,7 +290,7 @@ def main() -> None:
         if left() > 20:
             measure_compiled(masks, run)
         options.result.parent.mkdir(parents=True, exist_ok=True)
-        options.result.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_result(options.result, result)
     print(f"{time.perf_counter() - begin:.0f} s")
 
 

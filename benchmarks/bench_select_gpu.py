@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import statistics
 import subprocess
@@ -31,6 +30,7 @@ from typing import Any
 
 import torch
 from make_report import git
+from report_store import write_result
 
 Run = dict[str, Any]
 
@@ -242,7 +242,7 @@ def main() -> None:
 
     def write() -> None:
         options.result.parent.mkdir(parents=True, exist_ok=True)
-        options.result.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_result(options.result, result)
 
     for heads in options.heads:
         for tokens in options.lengths:

@@ -27,7 +27,7 @@
 #   topk       benchmarks/bench_topk_gpu.py: learned top-k in one call, stage by stage, beside cuDNN (--rows chooses)
 #   training   benchmarks/bench_training_gpu.py: host time of a call, steps over documents that change beside FlexAttention
 #              and SDPA, throughput against length and sparsity (--rows chooses)
-#   tables     docs/performance.md from the results, and its pictures where matplotlib is there
+#   tables     those of docs/performance.md and docs/notes from the results, and its pictures where matplotlib is there
 #
 # A stage that passed leaves a stamp in the results folder (build/gpu/results unless given) and is skipped while sources
 # are the same; rows of results stay in benchmarks/results/attention_gpu.json and are not measured again (--again: they
@@ -314,7 +314,7 @@ if stage build 20 bash -c build_all; then
     esac
   done
   rm -f "$results/tables.done"
-  stage tables 2 "$python" benchmarks/make_report.py tables benchmarks/results docs/performance.md
+  stage tables 2 "$python" benchmarks/make_report.py tables
 fi
 
 echo "== $((SECONDS - begin)) s"

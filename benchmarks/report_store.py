@@ -13,6 +13,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from report_text import Run
 
@@ -79,9 +80,42 @@ def read_json(path: Path) -> Run:
     return document
 
 
+def holds_rows(name: str, value: Any) -> bool:
+    """Whether a value is a table of rows or contains one. A table is a list of records, or an
+    object with the name "rows" that has the records by their names."""
+    if isinstance(value, list):
+        return any(isinstance(each, dict) for each in value)
+    if isinstance(value, dict):
+        is_table = name == "rows" and all(isinstance(each, dict) for each in value.values())
+        return is_table or any(holds_rows(key, each) for key, each in value.items())
+    return False
+
+
+def json_text(value: Any, name: str = "", depth: int = 0) -> str:
+    """The JSON text of a document, or of a value inside it; it has no newline at its end."""
+    if not value or (depth > 0 and not holds_rows(name, value)):
+        return json.dumps(value)
+    if isinstance(value, list):
+        brackets = "[]"
+        lines = [json_text(each, "", depth + 1) for each in value]
+    else:
+        brackets = "{}"
+        lines = [
+            f"{json.dumps(key)}: {json_text(each, key, depth + 1)}" for key, each in value.items()
+        ]
+    indent = "\n" + " " * depth
+    return brackets[0] + ",".join(f"{indent} {line}" for line in lines) + indent + brackets[1]
+
+
 def write_result(path: Path, result: Run) -> None:
+    """Writes one row a line, so that a row that is measured again is one line of a diff.
+
+    The file is replaced as a whole: a program that is stopped leaves the old one.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    new = path.with_suffix(".new")
+    new.write_text(json_text(result) + "\n", encoding="utf-8")
+    new.replace(path)
 
 
 def store(raw_path: Path, result_path: Path) -> None:

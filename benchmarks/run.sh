@@ -2,7 +2,7 @@
 # bash benchmarks/run.sh
 #
 # Sets up what is missing, builds the benchmarks (preset release), runs them all on the machine at hand, writes
-# benchmarks/results/*.json and brings the tables of docs/performance.md up to date. About a quarter of an hour; masks run
+# benchmarks/results/*.json and brings the tables of docs/performance.md and docs/notes up to date. About a quarter of an hour; masks run
 # on one core, attention on all of them, so let the machine be idle.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -31,9 +31,8 @@ echo "== learned selection, beside dense top-k"
 "$build/benchmarks/bench_select" --benchmark_min_time=0.01 --benchmark_repetitions=3 --benchmark_out_format=json \
   --benchmark_out="$build/select.json"
 .venv/bin/python benchmarks/dense_topk.py "$build/dense_topk.json"
-.venv/bin/python benchmarks/select_report.py store "$build/select.json" "$build/dense_topk.json" \
+.venv/bin/python benchmarks/make_report.py store-select "$build/select.json" "$build/dense_topk.json" \
   benchmarks/results/select.json
-.venv/bin/python benchmarks/select_report.py tables benchmarks/results/select.json docs/performance.md
 run dense "$inputs/contiguous.h5" "$inputs/gzip.h5"
 echo "== dense masks in files, beside pread and NumPy"
 .venv/bin/python benchmarks/bench_dense_files.py "$build/benchmarks/bench_dense_file" "$build/tools/fdma-maskc" \
@@ -45,5 +44,5 @@ echo "== masks from Python, beside create_block_mask"
 .venv/bin/python benchmarks/bench_python.py "$build/python_bindings" benchmarks/results/python_cpu.json --device cpu --max-seconds 300
 echo "== attention beside PyTorch"
 .venv/bin/python benchmarks/bench_attention.py "$build/python_bindings" benchmarks/results/attention_cpu.json
-.venv/bin/python benchmarks/make_report.py tables benchmarks/results docs/performance.md
-echo "Wrote benchmarks/results and the tables of docs/performance.md"
+.venv/bin/python benchmarks/make_report.py tables
+echo "Wrote benchmarks/results and the tables of docs/performance.md and docs/notes"
