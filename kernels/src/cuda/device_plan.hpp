@@ -95,7 +95,7 @@ struct KvPermutationsOnDevice {
   std::int32_t max_keys = 0;  ///< largest order; 0: the plan has no kv permutation
 };
 
-/// The kv worklist of a backward plan (key_lists.hpp).
+/// The kv worklist of a backward plan (plan/kv_worklist.hpp).
 struct KvWorklistOnDevice {
   const WorklistEntry* keys = nullptr;
   const KvWorkTile* work_tiles = nullptr;

@@ -1,5 +1,5 @@
 // Makes kv worklists on the device in five launches. A key segment is 2,048 keys of a row; order
-// and cuts are those of key_lists.hpp.
+// and cuts are those of plan/kv_worklist.hpp.
 //   1. count_ends    per key segment: whether its intervals are cut at the ends of segments, and
 //   how many
 //                    parts of them end in each of 1,024 bins of queries

@@ -1,5 +1,5 @@
 // kv worklists made on the GPU: from the queries that keep each key to the work tiles of the
-// backward pass (key_lists.hpp), without the host. DeviceBackward calls it.
+// backward pass (plan/kv_worklist.hpp), without the host. DeviceBackward calls it.
 #pragma once
 
 #include <cstdint>
@@ -75,7 +75,7 @@ struct KvWorklistCall {
   std::int32_t* positions = nullptr;        ///< [positions_capacity]
 };
 
-/// Makes the worklists that make_head_worklist (key_lists.hpp) makes; the same in every run. It
+/// Makes the worklists that make_head_worklist (plan/kv_worklist.hpp) makes; the same in every run. It
 /// takes five launches, or six with an order, and does not wait. If more than w keys are live at
 /// the end of a segment, entries beyond the capacity are left out.
 ///

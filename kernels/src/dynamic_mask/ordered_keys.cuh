@@ -1,5 +1,5 @@
 // The first four launches of device_kv_worklist.cu. They cut the kept keys of each row and put them
-// in the order of key_lists.hpp. For each tile of keys they compute the queries that see some of
+// in the order of plan/kv_worklist.hpp. For each tile of keys they compute the queries that see some of
 // them and the queries that see all.
 #pragma once
 

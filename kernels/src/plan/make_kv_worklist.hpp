@@ -1,4 +1,4 @@
-// Backward plans for sm90 as kv worklists, in which keys are sorted by live range (key_lists.hpp),
+// Backward plans for sm90 as kv worklists, in which keys are sorted by live range (plan/kv_worklist.hpp),
 // in place of the tiles of the transposed mask.
 #pragma once
 

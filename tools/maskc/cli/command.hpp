@@ -1,8 +1,8 @@
 // A verb of fdma-maskc as data: what --help, the man page and shell completion print, and what runs
 // it.
 //
-// The tables are the single source: options.cpp parses by them, help_text.cpp, man_page.cpp and
-// completion.cpp print them, so that none can drift from the others.
+// The tables are the single source: arguments.cpp parses by them; help_text.cpp, commands/man_page.cpp and
+// commands/completion.cpp print them, so that none can drift from the others.
 #pragma once
 
 #include <string>

@@ -183,7 +183,7 @@ enum class PackMode : std::uint8_t {
 struct PlanOptions {
   Backend backend = Backend::cpu;
   /// The pass that the plan is for. Backward plans have no kv index lists, no splitting and no
-  /// packing; kv worklists (key_lists.hpp) exist for sm90 only.
+  /// packing; kv worklists (kv_worklist.hpp) exist for sm90 only.
   Direction direction = Direction::forward;
   PlanForm form = PlanForm::segments;
   SplitMode split = SplitMode::automatic;

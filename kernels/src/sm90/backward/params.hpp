@@ -57,7 +57,7 @@ FDMA_HOST_DEVICE constexpr int sum_place(int thread, int column) {
          column % kSumColumns<kDim> / 8 * kSumLanes + thread % 32 * 4;
 }
 
-/// The kv worklist of a launch over worklist keys (key_lists.hpp) in device memory. An uploaded
+/// The kv worklist of a launch over worklist keys (plan/kv_worklist.hpp) in device memory. An uploaded
 /// plan holds it, or kernels before the launch make it.
 ///
 /// If a key has a row of fp32 accumulators, its gradients (dk without the softmax scale) are added

@@ -1,5 +1,5 @@
 // The parts of the main backward kernel that replace the walk over a plan where a kv worklist gives
-// the keys (key_lists.hpp). A tile group is a KvWorkTile.
+// the keys (plan/kv_worklist.hpp). A tile group is a KvWorkTile.
 //
 // The rows of K and V of a tile group are scattered, so the computing warps copy them, 16 bytes per
 // thread and copy. They do so before they add dV and dK of the last tile group to memory through
