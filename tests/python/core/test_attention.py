@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from fdma_module import OtherDevice, Tensor, definition, fdma, random_tensors, round_bf16
 
-# Largest error over all elements; tests/unit/kernels and tests/gpu hold attention against tighter bounds.
+# Largest error over all elements. tests/unit/kernels and tests/gpu hold tighter bounds.
 TOLERANCE = {"float32": 1e-5, "float16": 3e-3, "bfloat16": 3e-2}
 
 
