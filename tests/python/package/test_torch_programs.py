@@ -52,7 +52,7 @@ def run_elsewhere(path: Path, kind: str, tmp_path: Path) -> Any:
     text = f"""
 import sys, torch
 sys.path.insert(0, sys.argv[1])
-import fdma, fdma.attention_torch
+import fdma, fdma.attention.pytorch
 q, k, v = torch.load(sys.argv[3])
 others = [fdma.compile(f"window({{w}})", 64) for w in range(1, 9)]
 with torch.device("cpu"):
