@@ -263,20 +263,24 @@ def estimate(
 ) -> Estimate:
     """Predicts attention over `mask` without running it.
 
-    heads, batch: query heads and batch elements; where None those of the mask if it tells them
-    apart, else 32 and 1. heads_kv, head_dim_v: where None as many as heads, and head_dim. dtype:
-    float32, float16 or bfloat16 (fp32, fp16, bf16), of all tensors. device: "h200", "cpu", a
-    profile as a dict, or the file of one, as `fdma-maskc calibrate` writes it. tile: query rows and
-    keys of the kernel's tiles, one of the profile's; where None its first. columns: how query
-    intervals per key (evictions, learned selections) run: every tile is visited, live keys are
-    gathered, or keys reordered by their live ranges. workers: threads or SMs instead of the
-    profile's. count_all: count bitmaps also where more than 65,536 tiles have to be drawn for it.
+    heads, batch: the numbers of query heads and batch elements. None means those of the mask if it
+    differs between heads or batch elements, otherwise 32 heads and 1 batch element.
+    heads_kv, head_dim_v: None means heads and head_dim.
+    dtype: float32, float16 or bfloat16 (fp32, fp16, bf16), the same for all tensors.
+    device: "h200", "cpu", a profile as a dict, or the path of a profile that `fdma-maskc calibrate`
+    wrote.
+    tile: (query rows, keys) of a kernel tile, one of the profile's; None means its first.
+    columns: how query intervals per key (evictions, learned selections) run: every tile is visited,
+    live keys are gathered, or keys are permuted by their live ranges.
+    workers: the number of threads or SMs; None means that of the profile.
+    count_all: count bitmaps even if that means drawing more than 65,536 tiles.
 
     Raises ValueError for a wrong value and TypeError for a wrong type, naming the argument;
     NotImplementedError for a dtype, direction or tile that the profile has no costs for; OSError
     for a profile's file.
 
-    Cost: follows the structure of the mask; a million causal tokens take well below a second.
+    Cost: proportional to the structure of the mask; the causal mask of a million tokens takes well
+    below a second.
 
     >>> import fdma
     >>> mask = fdma.compile("causal & window(1024)", 65536)

@@ -1,13 +1,13 @@
-"""Attention of Hugging Face's models: importing this registers attn_implementation="fdma".
+"""Attention for Hugging Face's models: importing this module registers attn_implementation="fdma".
 
     import fdma.hf
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="fdma")
 
-What the model says of its mask (causal, sliding window, chunks, padding on either side, packed
-documents by position_ids, caches with offsets) arrives as a function of indices; it is traced and
-compiled into a BlockMask, once for a forward pass and kind of layer. Padding and positions are read
-on the host for that. Inside torch.compile and torch.export, where nothing can be read, the mask is
-a text of the mask language (hf_mask_text.py).
+transformers describes the mask of a model (causal, sliding window, chunks, padding on either side,
+packed documents by position_ids, caches with offsets) as a function of indices. The function is
+traced and compiled into a BlockMask, once for each forward pass and kind of layer. This reads
+padding and positions on the host. torch.compile and torch.export cannot read tensors, so inside
+them the mask is a text of the mask language (interop/hf_mask_text.py).
 """
 
 from __future__ import annotations
@@ -130,14 +130,17 @@ def attention_forward(
 ) -> tuple[Any, None]:
     """Attention of one layer: (result [batch, q_len, heads, head_dim], no weights).
 
-    attention_mask: what `mask_function` made, or a dense mask [batch, 1 or heads, q, k] of yours,
-    compiled once. A mask holds causality and window; without one is_causal and sliding_window say
-    it, row q seeing keys up to q as in PyTorch's attention. cu_seq_lens_q, cu_seq_lens_k: sequences
-    packed along q_len, which see only themselves. Tensors of several types (float32 activations of
-    adapters) are cast as for FlashAttention: to that of autocast, else of the layer's weights.
+    attention_mask: the mask that `mask_function` made, or a dense mask [batch, 1 or heads, q, k],
+    which is compiled once. The mask includes causality and the window. Without a mask, is_causal
+    and sliding_window apply, and row q sees keys up to q as in PyTorch's attention.
+    cu_seq_lens_q, cu_seq_lens_k: offsets of sequences packed along q_len, which see only
+    themselves.
 
-    Raises NotImplementedError for dropout, a cap on logits, attention sinks, biases per query,
-    attention weights and every keyword that is not known, by name.
+    Tensors of different dtypes, such as float32 activations of adapters, are cast as for
+    FlashAttention: to the dtype of autocast, otherwise to that of the layer's weights.
+
+    Raises NotImplementedError, which names the keyword, for dropout, a cap on logits, attention
+    sinks, biases per query, attention weights and every unknown keyword.
 
     >>> import torch, transformers
     >>> from fdma.hf import attention_forward

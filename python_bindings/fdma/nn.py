@@ -1,4 +1,4 @@
-"""Layers of PyTorch: multi-head attention by masks, and Dynamic Mask Attention.
+"""PyTorch layers: multi-head attention with compiled masks, and Dynamic Mask Attention.
 
 >>> import torch
 >>> import fdma.nn
@@ -31,15 +31,18 @@ Mask = BlockMask | MaskExpr | str
 class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
     """`torch.nn.MultiheadAttention`, computed by fdma.attention: same parameters, same results.
 
-    A state_dict of either loads into the other. attn_mask may also be a BlockMask, a MaskExpr or a
-    text of the mask language, true where a query attends (tensors, as in PyTorch, where it does
-    not). A dense attn_mask is compiled once for as long as the tensor stays as it is.
+    A state_dict of either class loads into the other. attn_mask may also be a BlockMask, a MaskExpr
+    or a text of the mask language; these are true where a query attends. A boolean tensor is true
+    where a query does not attend, as in PyTorch. A dense attn_mask is compiled once and again only
+    after the tensor has changed.
 
-    Other than there: a row without keys gives the output projection of 0, not NaN; need_weights
-    gives probabilities of up to 2^28 elements (1 GiB), computed densely beside attention, so say
-    need_weights=False, which is the fast way in PyTorch too. NotImplementedError for dropout in
-    training, for an additive attn_mask that is neither 0 nor -inf somewhere, for nested tensors and
-    for add_bias_kv or add_zero_attn with a mask that is not a tensor.
+    Two things differ from PyTorch's layer. A row without keys gives the output projection of 0, not
+    NaN. need_weights computes the probabilities densely beside attention, up to 2^28 elements
+    (1 GiB); need_weights=False avoids that and is the faster choice in PyTorch too.
+
+    Raises NotImplementedError for dropout in training, for an additive attn_mask with values other
+    than 0 and -inf, for nested tensors, and for add_bias_kv or add_zero_attn with a mask that is
+    not a tensor.
 
     >>> import torch
     >>> import fdma.nn
@@ -64,7 +67,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
     ) -> tuple[Any, Any]:
         """(result, weights or None), shapes as in PyTorch.
 
-        is_causal: attn_mask is the causal mask, as there; it need not be given here.
+        is_causal: attn_mask is the causal mask, as in PyTorch; here attn_mask may then be left out.
 
         >>> import torch
         >>> import fdma.nn
@@ -192,11 +195,15 @@ def _of_padding(padding: Any, heads: int) -> Any:
 class DynamicMaskAttention(torch.nn.Module):  # type: ignore[misc]
     """Self-attention in which every query keeps the keys that a learned score ranks highest.
 
-    embed_dim: of input and output; num_heads query heads, num_kv_heads key heads (default: as
-    many) of head_dim (default embed_dim / num_heads). keep_window_size: keys that a query keeps.
-    Parameters: q_proj, k_proj, v_proj, o_proj; dt_proj [num_kv_heads, num_kv_heads * head_dim] and
-    a_coef [num_kv_heads], 0 at first: every score is 1, and they are learned through the bias that
-    scores are (`fdma.dynamic_mask_attention`).
+    embed_dim: the size of input and output.
+    num_heads, num_kv_heads: query heads and KV heads; num_kv_heads is num_heads by default.
+    head_dim: the size of a head; embed_dim / num_heads by default.
+    keep_window_size: the number of keys that a query keeps.
+
+    The parameters are q_proj, k_proj, v_proj, o_proj, dt_proj [num_kv_heads, num_kv_heads *
+    head_dim] and a_coef [num_kv_heads]. a_coef starts at 0, so that every score is 1. A kept score
+    is added to the logits, and dt_proj and a_coef are learned through this bias
+    (`fdma.dynamic_mask_attention`).
 
     >>> import torch
     >>> import fdma.nn

@@ -36,13 +36,17 @@ def flash_dmattn_func(
 ) -> Any:
     """Attention with a dense mask that is compiled on the fly, and a bias for each key.
 
-    query [batch, q_len, heads, head_dim], key, value [batch, kv_len, heads_kv, head_dim].
-    attn_mask: booleans, or 0 and 1, true where attended: [batch or 1, heads, heads_kv or 1, q_len
-    or 1, kv_len]; a tensor is compiled once for as long as it stays as it is, one on a GPU copied
-    to the host for it. is_causal: the last query sits at the last key; both count where both are
-    given. attn_bias: numbers added to the logits of keys, [batch or 1, heads_kv or 1, 1, kv_len] or
-    without the 1. return_attn_probs: (result, probabilities [batch, heads, q_len, kv_len]), of
-    PyTorch and up to 2^28 of them. Gradients as `fdma.attention` has them.
+    query is [batch, q_len, heads, head_dim]; key and value are [batch, kv_len, heads_kv, head_dim].
+    attn_mask: booleans, or 0 and 1, true where a query attends: [batch or 1, heads, heads_kv or 1,
+    q_len or 1, kv_len]. A tensor is compiled once and again only after it has changed; a tensor on
+    a GPU is copied to the host for that.
+    is_causal: apply the causal mask, in which the last query sits at the last key. A query attends
+    where attn_mask and the causal mask both allow it.
+    attn_bias: numbers added to the logits of keys, [batch or 1, heads_kv or 1, 1, kv_len] or
+    without the 1.
+    return_attn_probs: return (result, probabilities [batch, heads, q_len, kv_len]), for PyTorch
+    only and up to 2^28 probabilities.
+    Gradients are those of `fdma.attention`.
 
     Raises ValueError for shapes, NotImplementedError for softcap other than 0 and for a bias per
     query.
@@ -62,8 +66,8 @@ def flash_dmattn_func(
 def flash_dmattn_func_auto(backend: str | None = None) -> Callable[..., Any]:
     """`flash_dmattn_func` on a backend: "cuda" (Hopper GPUs), "cpu", or by where tensors are.
 
-    What it returns also takes `sparse_mask`, a mask of this package or an `fdma.BlockMask`; without
-    one every key is seen. Raises ValueError for another backend.
+    The returned function also takes `sparse_mask`, a mask of this package or an `fdma.BlockMask`.
+    Without one, every query sees every key. Raises ValueError for another backend.
 
     >>> import numpy as np
     >>> from flash_dmattn import CausalWindowMask, flash_dmattn_func_auto
@@ -117,12 +121,13 @@ def flash_dma_attention(
 ) -> Any:
     """Dynamic Mask Attention as published: a key whose score is 0 is dropped.
 
-    query [batch, q_len, heads, head_dim], key, value [batch, kv_len, heads_kv, head_dim]; dt_proj
-    [heads_kv, heads_kv * head_dim] or [heads_kv, head_dim], a_coef [heads_kv]. Every query keeps
-    the keep_window_size keys of highest score exp(softplus(V dt_proj^T) * a_coef), which is added
-    to its logits. return_attn_probs: (result, probabilities [batch, heads, q_len, kv_len]), of
-    PyTorch and up to 2^28 of them. block_size and mixed_processing are accepted; plans choose such
-    things.
+    query is [batch, q_len, heads, head_dim]; key and value are [batch, kv_len, heads_kv, head_dim].
+    dt_proj is [heads_kv, heads_kv * head_dim] or [heads_kv, head_dim]; a_coef is [heads_kv]. Every
+    query keeps the keep_window_size keys of highest score exp(softplus(V dt_proj^T) * a_coef), and
+    the score is added to its logits.
+    return_attn_probs: return (result, probabilities [batch, heads, q_len, kv_len]), for PyTorch
+    only and up to 2^28 probabilities.
+    block_size, mixed_processing: accepted without effect; the plan chooses tiles itself.
 
     Raises NotImplementedError for dropout_p > 0 and for selection_method "approximate": the exact
     one costs O(N log w) already.

@@ -28,10 +28,10 @@ _MAKERS: dict[str, Callable[..., SparseMask]] = {
 def create_sparse_mask(kind: str, **parameters: Any) -> SparseMask:
     """A mask by name, with the parameters of its class; or of a text of the mask language.
 
-    kind: "causal", "window", "causal_window", "bitset" and "bcsr" (parameter dense_mask: booleans
-    [.., q, k]), "dynamic"; anything else is a text (docs/spec-language.md), with seqlen_q and,
-    where they differ or are wanted, seqlen_k, batch, heads, block_size; further parameters are the
-    arrays of its tables, by name.
+    kind: "causal", "window", "causal_window", "dynamic", "bitset" or "bcsr". The last two take the
+    parameter dense_mask, booleans [.., q, k]. Any other kind is a text of the mask language
+    (docs/spec-language.md). A text takes seqlen_q and optionally seqlen_k, batch, heads and
+    block_size; further parameters are the arrays of its tables, by name.
 
     Raises TypeError for parameters that the mask does not have or lacks, ValueError for a kind that
     is neither a name nor a text (`fdma.MaskSyntaxError`).

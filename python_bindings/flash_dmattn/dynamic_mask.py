@@ -17,11 +17,13 @@ _SCORE_TYPES = {"float32", "float16", "bfloat16"}
 class DynamicMask(SparseMask):
     """A mask that `update` gives its pattern, as often as one likes, within its capacity.
 
-    seqlen_q, seqlen_k, batch, heads: what every pattern is for. The capacity is at least one of
-    max_bytes, bytes of the pattern as stored, and max_keys, the keys that any query may see; what
-    runs the mask can take its memory once for all patterns. keep_window_size: the keys that a query
-    keeps when `update` is given scores (default: max_keys). causal: whether scores choose among the
-    keys up to the query's own only.
+    seqlen_q, seqlen_k, batch, heads: the shape of every pattern.
+    max_bytes, max_keys: the capacity, at least one of them. max_bytes bounds the bytes of the
+    stored pattern, and max_keys the keys that any query may see. A caller can allocate memory once
+    for all patterns.
+    keep_window_size: the number of keys that a query keeps if `update` is given scores; the default
+    is max_keys.
+    causal: whether scores choose only among the keys up to the query's own.
 
     Raises TypeError where no capacity is stated or an argument is no whole number, ValueError for
     one out of range. Thread safe: whoever reads `mask` has one pattern or the next.

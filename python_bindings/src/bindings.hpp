@@ -42,7 +42,7 @@ void bind_estimate(nanobind::module_& module);
 /// draw, picture, longest_row.
 void bind_drawing(nanobind::module_& module);
 
-/// <layout>_from_block_mask and block_mask_from_<layout> of every peer layout.
+/// <layout>_from_block_mask and block_mask_from_<layout> of every interop layout.
 void bind_interop(nanobind::module_& module);
 
 }  // namespace fdma::python

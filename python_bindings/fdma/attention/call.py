@@ -1,7 +1,8 @@
-"""attention: softmax(scale * q k^T + bias, masked) v, on the arrays of whichever framework.
+"""fdma.attention: softmax(scale * q k^T + bias, masked) v for PyTorch, NumPy, CuPy and JAX.
 
-The first argument's type decides who runs (`attention_torch`, `attention_arrays`); nothing of a
-framework is imported before one of its arrays comes.
+The type of the first argument chooses the implementation: attention/pytorch.py for PyTorch's
+tensors, attention/arrays.py for all other arrays. A framework is imported only after one of its
+arrays has been passed.
 """
 
 from __future__ import annotations
@@ -71,36 +72,42 @@ def attention(
 ) -> Any:
     """softmax(scale * q k^T + bias, masked) v, computing only what the mask keeps.
 
-    q [batch, heads, q_len, head_dim], k [batch, heads_kv, kv_len, head_dim], v [batch, heads_kv,
-    kv_len, head_dim_v] (layout "bhsd"), or lengths before heads ("bshd"); heads is a multiple of
-    heads_kv, whose heads serve that many query heads each. float32, float16 or bfloat16, one type
-    for all. Tensors of PyTorch on the CPU or a GPU, arrays of NumPy, CuPy or JAX; the result is of
-    the same kind, [batch, heads, q_len, head_dim_v] in that layout. Work is queued on the current
-    stream of the framework.
+    q is [batch, heads, q_len, head_dim], k is [batch, heads_kv, kv_len, head_dim] and v is [batch,
+    heads_kv, kv_len, head_dim_v] in layout "bhsd". In layout "bshd" the length comes before the
+    heads. heads is a multiple of heads_kv; each KV head serves heads / heads_kv query heads. The
+    dtype is float32, float16 or bfloat16, the same for q, k and v. The arguments are PyTorch
+    tensors on the CPU or a GPU, or arrays of NumPy, CuPy or JAX. The result belongs to the same
+    framework and is [batch, heads, q_len, head_dim_v] in the same layout. On a GPU the work is
+    queued on the framework's current stream.
 
-    mask: a BlockMask, a MaskExpr or a text of the mask language; None: every key. Texts are bound
-    to the shape and compiled once for it; compile masks with arrays yourself where they serve more
-    than one call. A row without keys gives 0. A mask with lengths per batch element may be shorter
-    than the tensors: rows past an element's length give 0.
+    mask: a BlockMask, a MaskExpr or a text of the mask language; None keeps every key. A text is
+    compiled once for each shape. A MaskExpr with arrays is compiled at every call, so compile it
+    with `fdma.compile` if several calls use it. A row without keys gives 0. A mask with lengths per
+    batch element may be shorter than the tensors; rows past an element's length give 0.
 
-    bias: float, added to the logits of a key, after the scale: [batch, heads_kv, kv_len], or what
-    broadcasts to that. scale: 1 / sqrt(head_dim) where None. return_lse: (result, log-sum-exp
-    float32 [batch, heads, q_len]); it is -inf in rows without keys. backend: "auto" is "cpu" or
-    "sm90" (Hopper GPUs) by where the tensors are; others are errors. num_threads: threads of the
-    CPU, for the gradients too, 0 for all cores; None: torch.get_num_threads() with PyTorch, else
-    what OMP_NUM_THREADS says. It changes no bit of a result, and nothing on a GPU.
+    bias: floats of shape [batch, heads_kv, kv_len], or of a shape that broadcasts to it. They are
+    added to the logits of each key after the scale.
+    scale: a number; None means 1 / sqrt(head_dim).
+    return_lse: return (result, log-sum-exp). The log-sum-exp is float32 [batch, heads, q_len], and
+    -inf in rows without keys.
+    backend: "auto" chooses "cpu" or "sm90" (Hopper GPUs) by where the tensors are. A backend that
+    does not match the tensors' place is an error.
+    num_threads: CPU threads of the call and of its gradients; 0 means all cores. None means
+    torch.get_num_threads() for PyTorch and OMP_NUM_THREADS for other frameworks. The result has the
+    same bits for every number of threads. The argument has no effect on a GPU.
 
-    PyTorch: gradients of q, k, v and bias, through the result and the log-sum-exp; with
-    deterministic, or torch.use_deterministic_algorithms, the same bits every time. torch.compile,
-    CUDA graphs, autocast; torch.export and its kin, which write the mask down. A tensor whose
-    strides a kernel cannot read (the last is not 1; on a GPU one is no multiple of 8 or the address
-    none of 16 bytes) is copied first.
+    With PyTorch, q, k, v and bias get gradients, through the result and through the log-sum-exp.
+    With `deterministic` or torch.use_deterministic_algorithms, gradients have the same bits every
+    time. torch.compile, CUDA graphs and autocast work. torch.export and other recorders store the
+    mask in the program. A tensor with strides that a kernel cannot read is copied first: the last
+    stride must be 1, and on a GPU the others must be multiples of 8 elements and the address a
+    multiple of 16 bytes.
 
-    Raises TypeError, ValueError naming the argument; NotImplementedError for what a backend lacks
-    (element types, head sizes, gradients), saying which; MemoryError.
+    Raises TypeError and ValueError, which name the argument; NotImplementedError, which names what
+    the backend lacks (an element type, a head size, a gradient); MemoryError.
 
-    Plans are kept by mask, shape and place; the first call with a mask makes one, some
-    milliseconds. `clear_plans` lets them go.
+    Cost: the first call with a mask makes a plan, which takes some milliseconds. Plans are cached
+    by mask, shape and device; `clear_plans` drops them.
 
     >>> import fdma, numpy as np
     >>> q, k, v = (np.random.default_rng(i).random((1, 8, 300, 64), np.float32) for i in range(3))
@@ -114,7 +121,7 @@ def attention(
 
 
 def clear_plans() -> None:
-    """Lets plans and workspaces go that `attention` has kept, those of captured CUDA graphs too.
+    """Drops the plans and workspaces that `attention` has cached, those of CUDA graphs included.
 
     >>> import fdma
     >>> fdma.clear_plans()

@@ -68,11 +68,12 @@ def zoh_scores(
 ) -> _Array:
     """Scores of keys from their values: exp(softplus(V dt_proj^T) * a_coef), float32.
 
-    values [batch, heads_kv, kv_len, head_dim] ("bhsd"; or "bshd"), dt_proj [heads_kv, heads_kv *
-    head_dim] or, where each head sees its own values, [heads_kv, head_dim], a_coef [heads_kv];
-    float32, float16 or bfloat16, on the CPU or a GPU. Returns [batch, heads_kv, kv_len] of the same
-    framework; mode "log" leaves the exponential out. PyTorch: gradients of all three. num_threads:
-    as `attention`.
+    values is [batch, heads_kv, kv_len, head_dim] in layout "bhsd"; in "bshd" the length comes
+    before the heads. dt_proj is [heads_kv, heads_kv * head_dim], or [heads_kv, head_dim] if each
+    head reads only its own values. a_coef is [heads_kv]. The dtypes are float32, float16 or
+    bfloat16, on the CPU or a GPU. The scores are [batch, heads_kv, kv_len] of the same framework.
+    mode "log" leaves out the exponential. With PyTorch all three inputs get gradients. num_threads:
+    as for `attention`.
 
     Raises ValueError for shapes, NotImplementedError for element types.
 
@@ -106,10 +107,10 @@ def zoh_scores_backward(
 ) -> tuple[_Array, Any, Any]:
     """The gradients of `zoh_scores` with respect to values, dt_proj and a_coef.
 
-    dscores: that of the scores, float32 [batch, heads_kv, kv_len]; the others as there. Each
-    gradient has the shape and type of its input; sums are float32, in a fixed order. A score whose
-    dscore is 0 adds nothing, whatever its values are. PyTorch calls this by itself. num_threads: as
-    `attention`.
+    dscores: the gradient of the scores, float32 [batch, heads_kv, kv_len]. The other arguments are
+    those of `zoh_scores`. Each gradient has the shape and dtype of its input; sums are float32, in
+    a fixed order. A score with a dscore of 0 adds nothing, whatever its values are. PyTorch's
+    autograd calls this function itself. num_threads: as for `attention`.
 
     Raises what `zoh_scores` raises.
 
@@ -168,12 +169,16 @@ def select_topk(
 ) -> BlockMask:
     """The mask in which every query keeps the w keys of highest score that `among` shows it.
 
-    scores: float32 [batch, heads_kv, kv_len], [heads_kv, kv_len] or [kv_len], without NaN; of equal
-    ones the first is kept. q_len: queries; by default those of `among` where it is a BlockMask,
-    else as many as keys. heads: query heads, a multiple of heads_kv (which it is by default).
-    Scores on a GPU are selected there (among causal masks, documents, prefixes, padding), and the
-    result is brought to the host. Selection has no gradient; that of a score flows through the bias
-    that it is (`dynamic_mask_attention`). num_threads: as `attention`.
+    scores: float32 [batch, heads_kv, kv_len], [heads_kv, kv_len] or [kv_len], without NaN. The
+    first of several equal scores is kept.
+    q_len: the number of queries. The default is that of `among` if it is a BlockMask, otherwise the
+    number of keys.
+    heads: the number of query heads, a multiple of heads_kv; the default is heads_kv.
+    num_threads: as for `attention`.
+
+    Selection among scores on a GPU runs on that GPU; `among` may then combine causal masks,
+    documents, prefixes and padding. The result is copied to the host. Selection has no gradient. In
+    `dynamic_mask_attention` a score is also a bias, and its gradient flows through that bias.
 
     Raises ValueError for shapes and NaN; NotImplementedError for `among` on a GPU that shows a key
     again after hiding it (windows; use scores.cpu()).
@@ -297,19 +302,22 @@ def dynamic_mask_attention(
 ) -> Any:
     """Attention in which every query keeps the keys of highest ZOH score and adds it to its logits.
 
-    q, k, v, scale, layout, return_lse, deterministic, backend, num_threads: as `attention`.
-    dt_proj, a_coef: as `zoh_scores`, of v. keep_window_size: keys that a query keeps, of those that
-    `among` shows it. bias: what is added: the score, its logarithm A softplus(dt), or nothing; keys
-    are ranked by it (by the score where it is "none"). drop_zero_scores: a key whose score is 0 is
-    not seen.
+    q, k, v, scale, layout, return_lse, deterministic, backend, num_threads: as for `attention`.
+    dt_proj, a_coef: as for `zoh_scores`, applied to v.
+    keep_window_size: the number of keys that a query keeps of those that `among` shows it.
+    bias: what is added to the logits: the score, its logarithm A softplus(dt), or nothing ("none").
+    Keys are ranked by what is added, and by the score for "none".
+    drop_zero_scores: hide keys with a score of 0.
 
-    PyTorch: gradients of q, k, v, dt_proj and a_coef; selection has none, and keys that no query
-    keeps have gradients of 0. What a shape needs is prepared once, with and without gradients; a
-    GPU is not waited for, and calls may be captured into a CUDA graph once their shape is known.
-    Sums of gradients have no fixed order on a GPU, unless deterministic or
-    torch.use_deterministic_algorithms asks for one. In torch.compile and under autocast, and with
-    masks that a GPU cannot select among, each call with gradients makes its mask and plans on the
-    host: a wait for the GPU, some milliseconds for 10,000 keys.
+    With PyTorch, q, k, v, dt_proj and a_coef get gradients. Selection has no gradient, and a key
+    that no query keeps has a gradient of 0. Setup is cached per shape, with and without gradients.
+    Calls are asynchronous on a GPU and may be captured into a CUDA graph after a first call of the
+    same shape. Sums of gradients have no fixed order on a GPU, unless `deterministic` or
+    torch.use_deterministic_algorithms asks for one.
+
+    Cost: in torch.compile, under autocast and with masks that a GPU cannot select among, each call
+    with gradients makes its mask and plans on the host. Such a call waits for the GPU and takes
+    some milliseconds for 10,000 keys.
 
     Raises what `attention`, `zoh_scores` and `select_topk` raise.
 

@@ -6,10 +6,10 @@
     fdma::attention_backward(Tensor? dout, Tensor? dlse, .., bool wants_bias, int num_threads=-1)
                     -> (Tensor, Tensor, Tensor, Tensor)
 
-The mask is a text, or the number of a BlockMask (`mask_handles`) beside an empty text: a number
-that changes from step to step is no reason to compile a graph again. In a program that is recorded
-to run elsewhere the text holds the BlockMask itself (`mask_text`). num_threads -1: as many as
-torch.get_num_threads() says when it runs.
+The mask is a text, or an empty text and the number of a BlockMask (masks/handles.py). A number that
+changes from step to step does not make torch.compile compile a graph again. In a program that is
+recorded to run elsewhere, the text holds the BlockMask itself (masks/mask_text.py). num_threads -1
+means the value of torch.get_num_threads() at run time.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     filled: Any = (*inputs, NOT_SAID)[:11]
     *tensors, text, handle, scale, heads_first, deterministic, keeps_out_low, num_threads = filled
     out, lse, out_low = output
-    # As many tensors as `attention_torch` saves: a checkpoint may run a call again on that way.
+    # pytorch.py saves the same number of tensors: a checkpoint may run a call again on either path.
     ctx.save_for_backward(*tensors, out, lse, out_low if keeps_out_low else None)
     ctx.mark_non_differentiable(out_low)
     ctx.num_threads = num_threads
@@ -107,8 +107,8 @@ def _backward(ctx: Any, dout: Any, dlse: Any, _: Any) -> Any:
 
 
 def gradients(*arguments: Any) -> Any:
-    """(dq, dk, dv, dbias or None) by the operator; arguments as `attention_tensors.backward` has
-    them, the words of the schema in place of the call.
+    """Returns (dq, dk, dv, dbias or None) of the operator. The tensors are those of `backward` in
+    attention/tensors.py; the arguments of the operator's schema take the place of the call.
     """
     *tensors, out_low, dout, dlse = arguments[:9]
     words = arguments[9:]

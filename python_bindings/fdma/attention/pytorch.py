@@ -1,12 +1,12 @@
 """attention on tensors of PyTorch.
 
-Two ways lead to the same kernels. A plain call (tensors of PyTorch's own type, no tracing, no mode,
-no transform) is found among the known ones and runs, through an autograd function where a gradient
-is asked for: that costs some microseconds. Everything else, torch.compile and fake tensors among
-it, goes through the operators `fdma::attention` and `fdma::attention_backward` of
-`attention_operators`, which take the mask as a text or as a number (`mask_handles`), for an
-operator takes no objects. Gradients have none themselves on either way: they are functions of
-autograd whose own gradient is an error.
+Two paths lead to the same kernels. A plain call has tensors of PyTorch's own type and runs without
+tracing, mode or transform. It is looked up among the cached calls and runs directly, or through an
+autograd function if a gradient is needed; this costs some microseconds. All other calls, those of
+torch.compile and of fake tensors among them, go through the operators `fdma::attention` and
+`fdma::attention_backward` of attention/operators.py. An operator takes no Python objects, so it
+takes the mask as a text or as a number (masks/handles.py). Second gradients are an error on both
+paths.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _by_operators(q: Any, k: Any, v: Any, mask: Any, bias: Any, *words: Any) -> 
     text, handle, kept = _named(mask, q, k, v, heads_first, num_threads)
     wants_bias = bias is not None and bias.requires_grad and _is_grad_enabled()
     keeps_out_low = wants_bias and bool(q.dtype != torch.float32)
-    # Where a graph is compiled it would be one for few queries and one for many.
+    # The comparison would make torch.compile compile one graph for few queries and one for many.
     if not keeps_out_low and not _is_compiling() and not is_recorded():
         is_asked = _is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
         keeps_out_low = is_asked and needs_out_low(q, False)

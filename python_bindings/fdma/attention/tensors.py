@@ -43,7 +43,7 @@ class CallArguments(NamedTuple):
 
 
 def threads_of_call(said: int) -> int:
-    """The core's number for what `attention_threads` makes of num_threads."""
+    """The core's number of threads for num_threads, by the rules of attention/threads.py."""
     count: int = torch.get_num_threads() if said == NOT_SAID else said
     return count
 
@@ -166,8 +166,8 @@ _find_known, _add_known = _known.find, _known.add
 
 
 def needs_out_low(q: Any, wants_bias: bool) -> bool:
-    """Whether gradients want what rounding takes from the result: without it the core finds D of
-    the gradients from the keys, a pass over them more.
+    """Whether the gradients need out_low, the low half of the result. Without out_low the core
+    computes the exact delta of the gradients in one more pass over the keys.
     """
     if q.dtype == torch.float32:
         return False

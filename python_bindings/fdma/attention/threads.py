@@ -1,7 +1,8 @@
-"""How many threads of the CPU a call takes: none of its bits depend on it.
+"""The number of CPU threads of a call. Results have the same bits for every number.
 
-What the call says; else what its framework is set to: torch.get_num_threads() for PyTorch's
-tensors, OMP_NUM_THREADS for other arrays. The core's number 0 stands for all cores.
+A number that the call names comes first. Otherwise it is the setting of the framework:
+torch.get_num_threads() for PyTorch's tensors, OMP_NUM_THREADS for other arrays. The core's number 0
+means all cores.
 """
 
 from __future__ import annotations

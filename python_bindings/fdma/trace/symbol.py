@@ -5,7 +5,7 @@ for the indices and what is made of them, (n,) for a row `table[b]`. Its element
 mask language; a symbol with axes holds a function from the indices of an element (numbers, or
 variables of any(..)) to its node, so that a row of a million entries costs nothing.
 
-Operators, methods and functions all end in one table of operations (trace_ops.py): operators and
+Operators, methods and functions all end in one table of operations (operations.py): operators and
 methods here, functions of PyTorch through `__torch_function__`, those of NumPy through
 `__array_ufunc__` and `__array_function__`. What would need the value itself, `if symbol:` for
 instance, raises TraceError.

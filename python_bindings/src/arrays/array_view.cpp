@@ -83,9 +83,9 @@ std::string own_reason(nb::handle object) {
   return {};
 }
 
-// `object`, or for an array of a CUDA device its DLPack capsule, asked for with the word for "do
-// not synchronize" (-1). What runs on it does so on a stream that the caller names, and making
-// another stream wait, as is the default, would end a capture.
+// `object`, or for an array on a CUDA device its DLPack capsule, requested with stream -1 ("do not
+// synchronize"). Kernels use the array on a stream that the caller names. By default DLPack makes
+// another stream wait, which would end a CUDA graph capture.
 nb::object importable(nb::handle object) {
   if (!nb::hasattr(object, "__dlpack_device__") || !nb::hasattr(object, "__dlpack__")) {
     return nb::borrow(object);
@@ -101,7 +101,8 @@ nb::object importable(nb::handle object) {
   return nb::borrow(object);
 }
 
-// What is computed here has no gradient, and PyTorch's ways to DLPack need not say so.
+// Results of this module have no gradient. PyTorch's export to DLPack does not always refuse a
+// tensor that requires one, so this is checked here.
 void check_gradient(std::string_view name, nb::handle object, Gradients gradients) {
   if (gradients == Gradients::elsewhere) return;
   if (nb::getattr(object, "requires_grad", nb::bool_(false)).is(nb::bool_(true))) {

@@ -1,5 +1,5 @@
-// Ctrl-C or the end of its time during long work: how a call without the GIL learns that it is to
-// stop.
+// Interruption of long work by Ctrl-C or by a time limit: how a call without the GIL learns that it
+// has to stop.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,8 @@
 
 namespace fdma::python {
 
-/// Whether a handler of a signal has raised an exception since this was made, or its time is over.
+/// Tells whether, since its construction, a signal handler has raised an exception or the time
+/// limit has passed.
 ///
 /// Example     const Interruption interruption;
 ///             work({.is_cancelled = [&] { return interruption.is_requested(); }});   // no GIL

@@ -10,9 +10,9 @@ namespace fdma::python {
 /// True iff the tensors may hold rows past some element's own length.
 bool has_rows_past_lengths(const AttentionShape& shape, const AttentionTensors& tensors);
 
-/// Rows past an element's length see no key: 0 in a new output, -inf in a new lse, written to all
-/// of it before the kernel runs. Null: an output that was given and keeps what it holds. Elements
-/// lie without gaps, in any order of the axes.
+/// Fills a new output with 0 and a new lse with -inf before the kernel runs, since rows past an
+/// element's length see no key and are not written. Null stands for an output that the caller gave,
+/// which keeps its contents. Elements lie without gaps, in any order of the axes.
 void fill_unwritten(MutableTensorView* new_out, MutableTensorView* new_lse);
 void fill_unwritten_on_device(MutableTensorView* new_out, MutableTensorView* new_lse,
                               Stream stream);

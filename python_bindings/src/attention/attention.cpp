@@ -1,8 +1,8 @@
 // AttentionPlan, make_plan and attention.
 //
-// attention() takes a mask, a plan or an uploaded plan. With a mask it makes the plan of the
-// tensors at hand; with a plan of the place where the tensors are it only runs, which is what a
-// loop over steps of the same shape wants. Where the tensors are decides who computes.
+// attention() takes a mask, a plan or an uploaded plan. With a mask it makes the plan for the given
+// tensors. With a plan for the device of the tensors it only runs; loops over steps of the same
+// shape use this. The device of the tensors decides which backend computes.
 #include "fdma/kernels/attention.hpp"
 
 #include <fmt/format.h>

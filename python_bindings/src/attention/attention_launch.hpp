@@ -39,11 +39,11 @@ void put_lengths_first(View& view) {
   std::swap(view.strides[1], view.strides[2]);
 }
 
-/// Attention of readable tensors by a plan that fits, lse and out_low where they have data;
-/// rows past lengths are 0 and -inf, of out_low not written. heads_first: q, k, v, out are
-/// [batch, heads, len, head_dim]. On a GPU on `stream`, or where that is None on the current stream
-/// of the framework that `array` is of. num_threads: of the CPU; 0: all. The GIL is held and
-/// released meanwhile.
+/// Runs attention over readable tensors by a plan that fits them, and writes lse and out_low if
+/// they have data. Rows past lengths are 0 in out and -inf in lse; those of out_low are not
+/// written. heads_first: q, k, v, out are [batch, heads, len, head_dim]. On a GPU the call runs on
+/// `stream`; None means the current stream of the framework of `array`. num_threads: CPU threads; 0
+/// means all. The caller holds the GIL, and the call releases it while it runs.
 void launch_forward(const AnyPlan& plan, AttentionTensors tensors, bool heads_first,
                     float softmax_scale, int num_threads, nanobind::handle stream,
                     nanobind::handle array);

@@ -1,12 +1,13 @@
 // CachedCalls: calls of attention that were made before, found again by what their tensor
 // descriptors say.
 //
-// For small tensors a call is as slow as the host is. PyTorch's tensors describe themselves to C in
-// tens of nanoseconds (tensor_exchange), so the whole way from a call to the launch is one function
-// here: describe q, k, v, look the plan up by the number of the mask and the extents, have PyTorch
-// make the outputs, launch. Anything out of the ordinary (a call not seen before, strides that no
-// kernel reads, tensors of a framework without the interface) is answered by None: the package
-// then goes the long way, which says what is wrong, copies, or makes a plan, and adds the call.
+// For small tensors the time of a call is the time of the host. PyTorch's tensors describe
+// themselves to C in tens of nanoseconds (tensor_exchange), so one function here does everything
+// from the call to the launch. It describes q, k, v, looks the plan up by the number of the mask
+// and the extents, has PyTorch make the outputs, and launches. It returns None for all other cases:
+// a call not seen before, strides that no kernel reads, tensors of a framework without the
+// interface. The Python package then handles the call itself: it reports an error, copies, or makes
+// a plan and adds the call here.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/variant.h>
 
@@ -90,7 +91,7 @@ struct CallKeyHash {
   }
 };
 
-/// What a call shows: its key, and its tensors as they lie.
+/// The descriptors of a call: its key, and its tensors as they lie in memory.
 struct CallDescriptor {
   CallKey key;
   AttentionTensors tensors;

@@ -16,8 +16,8 @@
 namespace fdma::python {
 
 /// A DevicePlan, and a workspace for every stream that has run it. Calls on one stream follow each
-/// other, so they share one; what is captured into a CUDA graph may be replayed anywhere, so each
-/// capture has one of its own. They live as long as the plan does.
+/// other, so they share one workspace. A captured CUDA graph may be replayed on any stream, so each
+/// capture has a workspace of its own. All workspaces live as long as the plan.
 class PlanOnDevice {
  public:
   explicit PlanOnDevice(DevicePlan plan) : plan_(std::move(plan)) {}
@@ -27,7 +27,7 @@ class PlanOnDevice {
   /// Workspace for a launch on `stream`; the plan's device is current. Any thread, without the GIL.
   /// It is a kept one (kept_workspace.hpp) where the plan is for forward calls.
   void* workspace(Stream stream) const;
-  /// For a launch on `stream` in memory of the caller's: says to is_captured what it has to know.
+  /// Records for is_captured a launch on `stream` whose workspace the caller provides.
   void note_launch(Stream stream) const;
   /// Whether a call was captured into a CUDA graph, which then reads the plan at every replay.
   bool is_captured() const;
@@ -45,10 +45,10 @@ class PlanOnDevice {
 /// name the backends there are.
 CurrentDevice make_current(const Place& place);
 
-/// What a caller gave as the stream of a call on `device`: an integer (cudaStream_t), an object
-/// with `__cuda_stream__` (its second entry), or a stream of PyTorch (cuda_stream) or CuPy (ptr).
-/// None means the current stream of the framework that `array` is of, where it has one (PyTorch,
-/// CuPy), else the default stream. A TypeError for anything else.
+/// The stream that a caller named for a call on `device`. It is an integer (cudaStream_t), an
+/// object with `__cuda_stream__` (its second entry), or a stream of PyTorch (cuda_stream) or CuPy
+/// (ptr). None means the current stream of the framework of `array` if that has one (PyTorch,
+/// CuPy), otherwise the default stream. Anything else is a TypeError.
 Stream stream_of(nanobind::handle stream, nanobind::handle array, int device);
 
 /// DevicePlan, upload.

@@ -1,5 +1,6 @@
-// A plan for every step's mask must not keep a workspace for every step's mask: with keys split
-// among multiprocessors one has megabytes. Calls on a stream follow each other, so they share.
+// A program with another mask at every step makes a plan at every step. A workspace kept by each
+// plan would add up, since it takes megabytes if keys are split among multiprocessors. Calls on one
+// stream follow each other, so they share one workspace.
 #include "attention/shared_workspaces.hpp"
 
 #include <cstdint>

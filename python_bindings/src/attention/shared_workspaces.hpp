@@ -9,8 +9,8 @@
 
 namespace fdma::python {
 
-/// Memory of one stream's calls. Who holds the lock launches a whole call in it; calls of other
-/// threads on that stream come after.
+/// The workspace of the calls on one stream. The holder of the lock launches a whole call in it;
+/// other threads that call on that stream wait for the lock.
 struct StreamWorkspace {
   struct Entry {
     std::mutex mutex;
@@ -21,12 +21,14 @@ struct StreamWorkspace {
   void* data = nullptr;
 };
 
-/// A kept workspace (kept_workspace.hpp) for a call of a forward plan on `stream`, as large as any
-/// plan has needed there; for what is captured into a CUDA graph one of the plan's own. The plan's
-/// device is current. Any thread, without the GIL.
+/// A kept workspace (kept_workspace.hpp) for a call of a forward plan on `stream`. It is as large
+/// as the largest that any plan has needed there. A call that is captured into a CUDA graph gets a
+/// workspace of the plan's own instead. The plan's device is current. Callable from any thread,
+/// without the GIL.
 StreamWorkspace shared_workspace(const PlanOnDevice& plan, Stream stream);
 
-/// Lets go of the memory that no call is using; waits for kernels that do.
+/// Drops all shared workspaces. A workspace that a call holds is freed after that call. Freeing
+/// waits for the kernels that still use the memory.
 void release_shared_workspaces();
 
 }  // namespace fdma::python
