@@ -11,8 +11,8 @@ if(FDMA_HAS_CUDA)
 endif()
 
 # fdma_cuda_sources(<target> sources..): compiles them with nvcc and the include folders of the target, adds the objects
-# to it and links the CUDA runtime statically. The driver is looked for at run time. Where there is a compiler cache, it
-# gives back what ptxas said as well, so that objects from it are checked like new ones.
+# to it and links the CUDA runtime statically. The driver is loaded at run time. A compiler cache, if there is one, also
+# returns the messages of ptxas, so that cached objects are checked like new ones.
 function(fdma_cuda_sources target)
   set(checked ${PROJECT_SOURCE_DIR}/cmake/nvcc_checked.sh)
   if(FDMA_CUDA_BOUNDED_WAITS OR FDMA_CUDA_EVERY_LANE_ARRIVES)

@@ -9,13 +9,13 @@ if(FDMA_HAS_CUDA)
     file(GLOB _found ${_prefix}/../lib/python3*/site-packages/nvidia/*/include)
     list(APPEND _folders ${_found})
   endforeach()
-  # Not where compilers look by themselves: what lies there may belong to another toolkit.
+  # The compiler's default folders are not searched: a header there may belong to another toolkit.
   find_path(FDMA_CUSPARSE_INCLUDE_DIR cusparse.h NO_DEFAULT_PATH HINTS ${CUDAToolkit_INCLUDE_DIRS} PATHS ${_folders}
     DOC "Folder of cusparse.h")
   if(FDMA_CUSPARSE_INCLUDE_DIR)
     set(FDMA_HAS_CUSPARSE ON)
     message(STATUS "FDMA: cusparse.h is in ${FDMA_CUSPARSE_INCLUDE_DIR}, building with the cuSPARSE path")
-    # Alone in a folder: beside it may lie headers of a whole other toolkit.
+    # The header is copied into a folder of its own: its own folder may hold headers of another toolkit.
     configure_file(${FDMA_CUSPARSE_INCLUDE_DIR}/cusparse.h ${CMAKE_BINARY_DIR}/cusparse/cusparse.h COPYONLY)
   else()
     message(STATUS "FDMA: no cusparse.h in the toolkit or in a Python package nvidia-cusparse, building without the "

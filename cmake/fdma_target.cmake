@@ -7,7 +7,7 @@ function(fdma_compile_options target)
     # GCC 12 takes the inactive alternatives of a moved std::variant for uninitialised variables, and
     # at -O3 the concatenation of two strings for an overlapping copy.
     target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized -Wno-restrict)
-    # Sources compiled together are taken for headers, whose types should not use what is private to one source.
+    # GCC takes the sources that a unity source includes for headers, and warns if their types use unnamed namespaces.
     target_compile_options(${target} PRIVATE $<$<BOOL:${FDMA_UNITED}>:-Wno-subobject-linkage>)
   endif()
   if(FDMA_BUILD_FUZZERS)
@@ -20,9 +20,9 @@ function(fdma_compile_options target)
   endif()
 endfunction()
 
-# fdma_united(<list> <name>): with FDMA_UNITED, the sources of the list become fewer that include them (united_sources.py), in
-# the folder united/<name> of the build. Made anew where a source changes, since what goes together may. Those of
-# FDMA_UNITED_APART stay alone.
+# fdma_united(<list> <name>): with FDMA_UNITED, replaces the sources of the list by unity sources that include them
+# (united_sources.py), in the folder united/<name> of the build. A change of a source configures the build again, since
+# it may change which sources can be joined. The sources of FDMA_UNITED_APART stay alone.
 function(fdma_united list name)
   if(NOT FDMA_UNITED OR NOT ${list})
     return()

@@ -22,7 +22,7 @@ if [ -z "$object" ]; then
   exit $code
 fi
 printf '%s\n' "$output" >"$object.ptxas.log"
-# What -v says of every kernel is for the log; the rest is for whoever builds.
+# The lines that -v prints for every kernel go to the log only; all other lines are shown.
 printf '%s\n' "$output" | grep -vE '^ptxas info|bytes stack frame|^$'
 [ $code -eq 0 ] || exit $code
 

@@ -1,15 +1,15 @@
-"""python united_sources.py FOLDER SOURCE..: C++ sources compiled together, several at once.
+"""python united_sources.py FOLDER SOURCE..: joins C++ sources into unity sources.
 
-Most of the time of compiling a source of a hundred lines goes into headers and templates, which
-its neighbours go through again. So up to twelve sources are included by one made-up source in
-FOLDER. Printed, as a CMake list: what to compile, which are the made-up sources and those that
-stay alone.
+A source of a hundred lines spends most of its compile time in headers and templates that other
+sources of its folder include too. This script writes unity sources to FOLDER, each of which
+includes up to twelve sources. It prints a CMake list of what to compile: the unity sources and the
+sources that stay alone.
 
-What a source defines for itself must mean the same beside others: sources go together only where
-no private name of one (in an unnamed namespace, or a constant, alias or static function) stands
-anywhere in another, be it as a name of its own, of a header or of a local variable. Sources that
-define macros, are compiled with one of their own (where the source tree is), or include themselves
-once for every instruction set, stay alone.
+Joined sources must mean the same as separate ones. Sources are therefore joined only if no private
+name of one appears anywhere in another, whether as a private name, a name of a header or a local
+variable. A private name stands in an unnamed namespace, or is a constant, an alias or a static
+function. A source stays alone if it defines macros, is compiled with a macro of its own (the place
+of the source tree), or includes itself once for every instruction set.
 """
 
 import re
@@ -19,8 +19,8 @@ from pathlib import Path
 BATCH = 12
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 UNNAMED = re.compile(r"^namespace \{$.*?^\}  // namespace$", re.M | re.S)
-# What stands at the left margin: types, functions and variables, constants, aliases. The name is
-# the last word before what tells that it is defined here.
+# Definitions at the left margin: types, functions and variables, constants, aliases. The name is
+# the last word before the character that opens its definition.
 TYPE = re.compile(r"^(?:struct|class|union|enum class|enum|using|namespace) (\w+)(?= |;|$)", re.M)
 DEFINED = re.compile(r"^(?:\w[\w:<>,&*\[\] ()]*?[ &*>])(\w+)(?=\(|\[|\{|;| = | \{)", re.M)
 INTERNAL = re.compile(r"^(?:static|constexpr|const|using|namespace \w+ =) .*", re.M)
@@ -62,7 +62,7 @@ def batches(sources: list[Path], size: int = BATCH) -> list[list[Path]]:
 
 
 def united(folder: Path, batch: list[Path]) -> Path:
-    """The source that includes those of the batch; written where it changes."""
+    """The unity source of the batch; the file is written only if its text changes."""
     if len(batch) == 1:
         return batch[0]
     stem = re.sub(r"\W", "_", batch[0].stem)
