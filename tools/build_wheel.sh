@@ -15,7 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=$PWD/build/wheel
 if [ -z "${FDMA_WHEEL_PYTHON:-}" ]; then bash tools/setup.sh wheel; fi
 python=${FDMA_WHEEL_PYTHON:-$PWD/.venv/bin/python}
-# What any Linux with this C library has; the CUDA driver is looked for at run time.
+# Libraries that every Linux with this C library has. The CUDA driver is loaded at run time.
 system_libraries='^(ld-linux-[a-z0-9-]+|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)\.so(\.[0-9]+)?$'
 
 fail() {
@@ -33,7 +33,7 @@ echo "== Repairing"
 mkdir "$out/repaired"
 PATH=$(dirname "$python"):$PATH "$python" -m auditwheel repair --wheel-dir "$out/repaired" "$out"/built/*.whl >"$out/repair.log" 2>&1 ||
   { cat "$out/repair.log"; fail "auditwheel failed"; }
-# The licences of what was taken in, as the system's packages state them.
+# The licences of the libraries that auditwheel added, copied from the system's packages.
 "$python" -m wheel unpack --dest "$out" "$out"/repaired/*.whl >/dev/null
 for library in libfmt libhwy libtbb; do
   package=$(dpkg-query -S "/usr/lib/*/$library.so.*" | head -n 1 | cut -d: -f1)
@@ -62,7 +62,7 @@ clean=$out/clean
 "$python" -m venv "$clean"
 "$clean/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel" \
   "$(grep '^pytest==' tests/requirements.txt)" "$(grep '^numpy==' tests/requirements.txt)"
-# The tests find the package where a build would have it.
+# The tests look for the package in the folder where a build puts it.
 mkdir -p "$out/installed"
 ln -s "$("$clean/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" "$out/installed/python_bindings"
 env -i PATH=/usr/bin:/bin HOME="$out" FDMA_BUILD_DIR="$out/installed" PYTHONDONTWRITEBYTECODE=1 \

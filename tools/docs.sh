@@ -20,7 +20,7 @@ case ${1:-} in
 esac
 
 bash tools/setup.sh docs
-# Pages that are not read again give no warnings.
+# Sphinx gives no warnings for pages that it takes from its cache, so the cache is removed.
 rm -rf build/docs/html build/docs/doctrees
 mkdir -p build/docs
 .venv/bin/python -m sphinx --conf-dir tools/docs --builder html --doctree-dir build/docs/doctrees --jobs auto \

@@ -17,7 +17,7 @@ case $stage in
   ci)
     packages+=("${python_packages[@]}" python3-dev libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev ccache
       git clang-14 clang-format-14 clang-tidy-14 shellcheck)
-    # Debian packs libFuzzer and the sanitizers apart from the compiler, and so does Ubuntu.
+    # Debian and Ubuntu package libFuzzer and the sanitizers apart from the compiler.
     packages+=(libclang-rt-14-dev)
     ;;
   wheel) packages+=("${python_packages[@]}" python3-dev) ;;
@@ -71,7 +71,7 @@ install_packages() {
   fi
 }
 
-# The system's own Python comes first: its venv module is among the packages above. Any other needs one of its own.
+# The system's own Python is preferred: its venv module is among the packages above. Another Python has to bring its own.
 find_python() {
   local python
   for python in /usr/bin/python3 python3; do
@@ -93,7 +93,7 @@ install_python_packages() {
   echo "setup: Python packages into .venv"
   local python
   python=$(find_python)
-  # PyTorch that this Python has already is there for the tests as well.
+  # If this Python already has PyTorch, the tests use it as well.
   local options=()
   if "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
     options=(--system-site-packages)
@@ -105,7 +105,7 @@ install_python_packages() {
   echo "$wanted" >"$stamp"
 }
 
-# has_packages FILE: whether .venv has the versions that the file pins, of whatever build.
+# has_packages FILE: whether .venv has the versions that the file pins; the build of a version does not matter.
 has_packages() {
   .venv/bin/python - "$1" 2>/dev/null <<'PYTHON'
 import sys
@@ -144,7 +144,7 @@ install_docs_packages() {
 }
 
 # cusparse.h for the path through cuSPARSE (cmake/cusparse.cmake), where nvcc is there and the toolkit lacks it: PyPI's
-# package, 146 MB, without what it depends on. A build goes on without, and says so.
+# package, 146 MB, without its dependencies. If it cannot be installed, the build leaves out that path and says so.
 install_cusparse() {
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || return 0
   local header
@@ -158,8 +158,8 @@ install_cusparse() {
     echo "setup: pip could not install tests/requirements-cusparse.txt; the cuSPARSE path will not be built."
 }
 
-# Peers' own code, for the tests that compare with it. CI goes on without, after five minutes at most: these tests then
-# skip, and are counted. The pinned version of PyTorch is that without CUDA, which no index replaces by the large build.
+# Other libraries, for the interop tests that compare with them. If they are not installed after five minutes, CI goes on
+# and these tests are counted as skipped. The pinned PyTorch is the build without CUDA; no index replaces it by the large one.
 install_interop_packages() {
   if has_packages tests/requirements-interop.txt; then return 0; fi
   echo "setup: PyTorch, transformers, attn_gym, matplotlib into .venv"
@@ -170,7 +170,7 @@ install_interop_packages() {
   timeout 270 "${pip[@]}" "${index[@]}" --requirement tests/requirements-interop.txt 2>/dev/null || code=$?
   [ $code -ne 0 ] || return 0
   echo "setup: pip could not install tests/requirements-interop.txt; tests against PyTorch and the others will skip."
-  # Stopped halfway, a package may be there without being whole.
+  # An interrupted installation may leave a package incomplete.
   if [ $code -eq 124 ]; then
     rm -rf .venv/lib/python*/site-packages/{torch,torchgen,functorch,transformers,attn_gym,matplotlib}{,-*.dist-info}
   fi
