@@ -1,12 +1,12 @@
 """python .ci/lint.py BUILD_FOLDER FILE..: clang-tidy over C++ sources, several at once.
 
 Most of the time of clang-tidy goes into the headers of the system, which every source of a folder
-includes again. So up to sixteen sources with the same flags that go together as sources compiled
-together do (cmake/united_sources.py) are included by one made-up source and looked at together (the
-header filter names sources too). Where something is found, which may be that they do not go
-together after all, they are halved down to single sources, so that every finding is one of a source
-alone. Two checks look at the main file only: unused using-declarations and aliases of namespaces
-are looked for here.
+includes again. So up to sixteen sources with the same flags are joined into one unity source and
+checked together; the header filter names the sources too. Sources are joined by the rules of
+cmake/united_sources.py. If there is a finding, the batch is halved down to single sources, so that
+every reported finding is one of a single source; a batch that cannot be joined after all is found
+out this way. Two checks of clang-tidy look at the main file only, so this script itself looks for
+unused using-declarations and namespace aliases.
 
 BUILD_FOLDER has compile_commands.json, and gets the folder lint/. The exit code is 0 iff nothing
 was found.
@@ -45,7 +45,7 @@ class Linter:
             for option in ("-o", "-c"):
                 at = words.index(option)
                 del words[at : at + 2]
-            # What launches the compiler is not for clang.
+            # clang-tidy does not know the compiler launcher, so it is removed from the command.
             first = next(i for i, word in enumerate(words) if Path(word).name != "ccache")
             command = (entry["directory"], words[first + 1 :])
             of_folder.setdefault(source.parent, command)
