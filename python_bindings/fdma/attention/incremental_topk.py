@@ -17,13 +17,14 @@ _ARRAYS = ("kept", "live", "waiting", "waiting_queries", "dropped")
 class IncrementalTopk:
     """The keys that later queries may keep, as a sequence grows: prefill, then one key at a time.
 
-    w: keys that a query keeps. One state for every (batch, KV head) pair; queries come with their
-    keys, one each, and see the keys up to their own. On the CPU it takes any length; with a device
-    (an index of CUDA), capacity is the longest, and scores and results are on that GPU.
+    w: the number of keys that a query keeps. There is one state for every (batch, KV head) pair.
+    Each key comes with one query, which sees the keys up to its own. On the CPU the sequence may
+    have any length. With a device (a CUDA index), capacity is the longest length, and scores and
+    results are on that GPU.
 
-    A key that is not alive never comes back, so a cache drops it: w keys are all that decoding
-    needs, whatever the length. Pickles and copies go on where this one is; those of one on a GPU
-    are a NotImplementedError.
+    A key that is no longer alive never comes back, so a cache drops it. Decoding therefore needs w
+    keys, whatever the length. A pickle or a copy continues from the current state. Pickles and
+    copies of a state on a GPU raise NotImplementedError.
 
     >>> import fdma, numpy as np
     >>> topk = fdma.IncrementalTopk(2)
@@ -60,7 +61,7 @@ class IncrementalTopk:
             )
 
     def append(self, scores: Any) -> tuple[Any, Any]:
-        """More keys, each with its query; returns what `live_keys` then does.
+        """Appends keys, each with its query, and returns the result of `live_keys` after that.
 
         scores: float32 [batch, heads_kv, keys], or [keys] for one pair, without NaN.
 
@@ -113,7 +114,7 @@ class IncrementalTopk:
         return tuple(torch.from_numpy(x) for x in result)
 
     def end_group(self) -> None:
-        """No later query sees the keys so far: a document ends.
+        """Ends a document: no later query sees the keys so far.
 
         >>> import fdma, numpy as np
         >>> topk = fdma.IncrementalTopk(2)

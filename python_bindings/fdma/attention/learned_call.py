@@ -38,11 +38,11 @@ class Asked(NamedTuple):
 def one_call(
     tensors: tuple[Any, Any, Any], dt_proj: Any, a_coef: Any, extents: Extents, asked: Asked
 ) -> Any:
-    """(result, log-sum-exp), or None for what only the steps one by one can do.
+    """(result, log-sum-exp), or None where scores, selection and attention must run one by one.
 
-    That is: arrays of JAX, element types that differ, lengths per batch element, masks that tell
-    query heads apart, and on a GPU masks `among` that show a key again after hiding it. With
-    gradients also what torch.compile traces, and autocast.
+    These cases are: arrays of JAX, dtypes that differ, lengths per batch element, masks that differ
+    between query heads, and on a GPU masks `among` that show a key again after hiding it. With
+    gradients, tracing by torch.compile and autocast are such cases too.
     """
     from .learned import framework
 

@@ -1,7 +1,7 @@
 """dynamic_mask_attention with gradients: one call of the core for each pass.
 
-The backward call takes the selection as the forward call has left it on a GPU; on the CPU it
-selects once more, which costs less than to keep what was selected.
+On a GPU the backward call uses the selection of the forward call. On the CPU it selects once more,
+which costs less than to store the selection.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The plans of attention calls, kept for as long as they are likely to come again.
 
 A plan belongs to the cells of a mask (its content hash), the shapes and dtypes of the tensors and
-the place where they are; strides do not matter. Plans are found in two steps: by what a call shows
-(one look into a dict; for PyTorch's tensors in C++, `_fdma.CachedCalls`), then by content, which
-also serves a mask that was compiled anew and came out the same.
+the device of the tensors; strides do not matter. A plan is looked up in two steps. The first step
+uses the descriptors of the call: one lookup in a dict, or for PyTorch's tensors in C++
+(`_fdma.CachedCalls`). The second step uses the content hash, which also finds the plan of a mask
+that was compiled again with the same result.
 """
 
 from __future__ import annotations
@@ -75,9 +76,9 @@ class Entry:
 
 
 class Plans:
-    """A bounded store. Threads may share it; the plan used longest ago goes first.
+    """A bounded cache of plans. Threads may share it; the least recently used plan goes first.
 
-    Plans that a CUDA graph has captured stay.
+    Plans that a CUDA graph has captured are not dropped.
     """
 
     def __init__(self, max_plans: int = MAX_PLANS, max_bytes: int = MAX_BYTES) -> None:
@@ -161,7 +162,10 @@ class Plans:
         return self._size
 
     def _shrink(self, latest: Entry) -> None:
-        """Where a bound is passed, a quarter goes at once: who keeps entries looks them up anew."""
+        """Drops a quarter of the entries at once where a bound is passed.
+
+        Callers that keep entries look them up again after that.
+        """
         if len(self._entries) <= self.max_plans and self._size <= self.max_bytes:
             return
         max_plans = self.max_plans - self.max_plans // 4

@@ -94,7 +94,7 @@ def checked_extents(
 
 
 def checked_backend(backend: str, is_on_gpu: bool, where: Any) -> None:
-    """Where the tensors are decides; naming the backend only checks it."""
+    """ValueError for a backend that is not that of the tensors' device, which alone decides."""
     if backend not in ("auto", "cpu", "sm90"):
         raise ValueError(f'backend: expected "auto", "cpu" or "sm90", got {backend!r}')
     if backend == "cpu" and is_on_gpu:

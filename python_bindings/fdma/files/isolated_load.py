@@ -1,9 +1,9 @@
 """Reading a mask file in a process of its own, so that a crash of HDF5 is an error here.
 
-The child opens the file, checks what `file_reader` checks, and writes attributes and arrays to its
-standard output: a header in JSON, then the bytes of the arrays one after another. Nothing of it is
-believed, since the file may have led the child astray: numbers of bytes are compared with what
-comes, and the core checks every entry as it does for arrays of anybody.
+The child opens the file, checks what reader.py checks, and writes attributes and arrays to its
+standard output: a header in JSON, then the bytes of the arrays one after another. A damaged file
+may make the child write anything, so its output is not trusted: the announced numbers of bytes are
+compared with what arrives, and the core checks every entry as it does for all arrays.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ send(request["path"], request["name"])
 
 
 def state_from_child(path: str, name: str | None) -> dict[str, Any]:
-    """What files.state_of_file returns and raises; OSError where the process that reads dies."""
+    """Returns and raises what `state_of_file` does; OSError if the reading process dies."""
     if not sys.executable:
         raise RuntimeError("isolate: this program has no Python interpreter to start")
     # The interpreter's own settings, and the folders that this process imports from.

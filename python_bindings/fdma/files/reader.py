@@ -43,7 +43,7 @@ def mask_names(file: Any, path: str) -> list[str]:
 
 
 def read_state(file: Any, name: str, path: str) -> dict[str, Any]:
-    """Attributes and arrays of /masks/<name>, as mask_state.core_of takes them.
+    """Attributes and arrays of /masks/<name>, as core_of of masks/state.py takes them.
 
     Errors: OSError (damage), NotImplementedError (newer version).
     """

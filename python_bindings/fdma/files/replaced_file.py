@@ -1,8 +1,9 @@
 """A file that takes the place of another when it is complete, written by h5py.
 
-HDF5 does not stand a write that fails: closing the file afterwards fails too, and may end the
-process. So it never sees one: it writes through a Python object that keeps the first error of the
-disk to itself and discards what comes after it; once HDF5 has closed the file, the error is raised.
+HDF5 does not survive a failed write: closing the file afterwards fails too and may end the process.
+HDF5 therefore writes through a Python object that never reports a failure. The object stores the
+first error of the disk and discards all later writes. The error is raised after HDF5 has closed the
+file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A mask's state (`mask_state`) as a header for JSON and the bytes of its arrays.
+"""A mask's state (masks/state.py) as a header for JSON and the bytes of its arrays.
 
-What is read is believed as little as any file is: sizes are compared with what comes, and
-`mask_state.core_of` checks every entry.
+Input is not trusted, like any file: sizes are compared with what arrives, and `core_of` of
+masks/state.py checks every entry.
 """
 
 from __future__ import annotations

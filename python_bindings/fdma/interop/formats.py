@@ -1,4 +1,4 @@
-"""Masks of other systems, in and out, each without loss or with an error that says what is lost.
+"""Conversions from and to the masks of other systems: exact, or an error that says what is lost.
 
     FlexAttention BlockMask                  from_flex, to_flex, to_flex_arrays
     FlashMask startend_row_indices           from_flashmask, to_flashmask

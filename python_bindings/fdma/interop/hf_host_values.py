@@ -1,7 +1,7 @@
-"""Numbers of transformers that are in tensors and needed on the host, read as seldom as can be.
+"""Numbers that transformers keeps in tensors, and that FDMA reads on the host as rarely as it can.
 
-Reading waits for the GPU. What was read is kept for as long as the tensor lives and nobody writes
-to it, which its version tells.
+Reading waits for the GPU. A value is cached while the tensor lives and its version shows that
+nobody has written to it.
 """
 
 from __future__ import annotations

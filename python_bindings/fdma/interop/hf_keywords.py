@@ -1,8 +1,8 @@
 """Keywords that models of transformers hand to attention: without effect here, or refused by name.
 
-What a model hands over and attention ignores is another model. So every keyword has to be known:
-`attention_forward` honours some, those below change nothing, and any other is an error unless it is
-None or False.
+A model would compute something else if attention ignored one of its keywords. Every keyword must
+therefore be known. `attention_forward` applies some, the keywords below change nothing, and any
+other keyword is an error unless it is None or False.
 """
 
 from __future__ import annotations

@@ -136,8 +136,8 @@ class BlockMask(InteropMethods):
     def batch(self) -> int:
         """Batch elements that it tells apart; 1 where it serves any batch.
 
-        A mask of 1 that was written with b, or with a table that has an entry for each element,
-        serves that one alone: several are a ValueError.
+        A mask of 1 batch element that uses b, or a table with an entry for each element, serves
+        that element only. Using it for several elements is a ValueError.
         """
         return self._core.num_batches
 
@@ -145,8 +145,8 @@ class BlockMask(InteropMethods):
     def heads(self) -> int:
         """Query heads that it tells apart; 1 where it serves any number of heads.
 
-        A mask of 1 that was written with h serves that one alone: several are a ValueError. One
-        head of several that `crop` took serves any number.
+        A mask of 1 head that uses h serves that head only. Using it for several heads is a
+        ValueError. A single head that `crop` took of several serves any number of heads.
 
         >>> import fdma
         >>> a, b = fdma.compile("window(h + 1)", 8), fdma.compile("causal", 8, heads=4)
@@ -286,9 +286,10 @@ class BlockMask(InteropMethods):
     ) -> Self:
         """The mask of an array [q, k], [batch, q, k] or [batch, heads, q, k], exactly.
 
-        Elements are booleans, or uint8 or int8 that are 0 and 1; any strides, in host memory, of
-        NumPy, PyTorch or whatever has DLPack or the buffer protocol; nothing is copied but bits.
-        (Batch, head) pairs with equal cells are stored once.
+        Elements are booleans, or uint8 or int8 with values 0 and 1. The array lies in host memory
+        with any strides, and comes from NumPy, PyTorch or anything with DLPack or the buffer
+        protocol. It is packed into bits without another copy. (Batch, head) pairs with equal cells
+        are stored once.
 
         Errors: TypeError (element type), ValueError (dimensions, a value that is neither 0 nor 1,
         block), NotImplementedError (not in host memory; format 'parametric' for cells that have no
@@ -339,9 +340,9 @@ class BlockMask(InteropMethods):
     ) -> Self:
         """The mask whose key k is seen by the queries in the union of [begin[i, k], end[i, k]).
 
-        Learned masks are such: a key is kept from some query on until it is dropped. `begin` and
-        `end` are integers of one shape: [kv_len], [n, kv_len], [batch, heads, kv_len] or
-        [batch, heads, n, kv_len]. Empty intervals are left out, those that meet are merged.
+        Learned masks have this form: a key is kept from some query on until it is dropped. `begin`
+        and `end` are integers of one shape: [kv_len], [n, kv_len], [batch, heads, kv_len] or
+        [batch, heads, n, kv_len]. Empty intervals are left out, and intervals that meet are merged.
         `q_len` and `kv_len` may be given per batch element; entries past an element's keys are not
         read.
 

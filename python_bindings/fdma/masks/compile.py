@@ -1,8 +1,8 @@
 """compile: from a mask to the exact BlockMask of a shape.
 
-Here arguments of many kinds become what the core takes: an expression or a text, arrays in host
-memory by the names of their tables, lengths as lists. The core checks, binds and lowers
-(docs/architecture.md), without the GIL.
+This module converts the arguments of `compile` to what the core takes: an expression or a text,
+arrays in host memory by the names of their tables, lengths as lists. The core checks, binds and
+lowers the mask (docs/architecture.md) without the GIL.
 """
 
 from __future__ import annotations
@@ -46,30 +46,33 @@ def compile(
 ) -> BlockMask:
     """The exact mask of a shape: a MaskExpr, a text of the mask language, or a mask_mod function.
 
-    Lengths are one integer, or one for each batch element; `kv_len` is `q_len` where it is not
-    given, `batch` the number of lengths, else 1. A mask that mentions neither b nor h, nor has a
-    table with a batch extent, serves every batch and head count: leave them 1.
-
-    Tables that do not travel with the mask come by keyword, `doc=ids`, or in `tables`: integer or
-    boolean arrays of 0 to 4 dimensions (float32 for the scores of topk), of NumPy, PyTorch or
-    anything with DLPack, sequences, and numbers for tables without dimensions. They are read now
-    and not kept; tensors on a GPU are copied to the host. A FlexAttention function of (b, h, q_idx,
-    kv_idx) is traced (fdma.trace_mask_mod); with `sample` it is evaluated at every cell instead.
-
-    `format` is segment, parametric, bitset, bcsr, columns or dense; `block` the sides of a block,
-    multiples of 16; `num_threads` 0 means all cores, whatever OMP_NUM_THREADS and PyTorch are set
-    to, and never changes the result.
-
-    A text of a stranger may ask for more work than anyone has. `timeout` stops compiling after so
-    many seconds; `max_work` bounds what loops (any, all) may cost, in evaluations of one operation
-    for one cell and turn: 2**38 where it is not given, ten minutes of one core, and 0 for no limit.
+    q_len, kv_len: one integer, or one for each batch element; kv_len is q_len by default.
+    batch, heads: the numbers of batch elements and query heads. batch is the number of lengths by
+    default. A mask that uses neither b nor h and has no table with a batch extent serves every
+    batch and head count; leave both at 1 for it.
+    tables, keywords such as `doc=ids`: the arrays of tables that do not travel with the mask. They
+    are integer or boolean arrays of 0 to 4 dimensions (float32 for the scores of topk) of NumPy,
+    PyTorch or anything with DLPack, sequences, or numbers for tables without dimensions. compile
+    reads them and does not keep them; tensors on a GPU are copied to the host.
+    sample: evaluate a FlexAttention function of (b, h, q_idx, kv_idx) at every cell. Otherwise the
+    function is traced (fdma.trace_mask_mod).
+    format: segment, parametric, bitset, bcsr, columns or dense.
+    block: the sides of a block, multiples of 16.
+    num_threads: CPU threads; 0 means all cores, whatever OMP_NUM_THREADS and PyTorch are set to.
+    The result is the same for every number.
+    timeout: seconds after which compiling stops.
+    max_work: a bound on the cost of the loops (any, all), counted in evaluations of one operation
+    for one cell and iteration. The default is 2**38, about ten minutes of one core; 0 means no
+    limit. Set timeout and max_work for texts from untrusted sources.
 
     Raises fdma.MaskSyntaxError for a wrong text; TypeError for a wrong type; ValueError for a
-    table that is missing, unknown or of the wrong shape, a bad parameter, or a mask with an
-    undefined cell, which it names; NotImplementedError for what a format cannot hold, tracing
-    cannot follow or exceeds max_work; TimeoutError after `timeout`. Cost: O(runs) where rows move
-    in step, causal and windows for instance, else O(tables + live partial tiles), never
-    O(q_len * kv_len) memory. Ctrl-C stops it.
+    table that is missing, unknown or of the wrong shape, for a bad parameter, and for a mask with
+    an undefined cell, which it names; NotImplementedError for cells that the format cannot hold, a
+    function that cannot be traced, and a mask that exceeds max_work; TimeoutError after `timeout`.
+    Ctrl-C stops compiling.
+
+    Cost: O(runs) if the rows of the mask shift uniformly, as in causal masks and windows, otherwise
+    O(tables + live partial tiles). Memory is never O(q_len * kv_len).
 
     >>> import fdma
     >>> mask = fdma.compile(fdma.causal() & fdma.documents(lengths=[700, 1300, 48]), 2048)

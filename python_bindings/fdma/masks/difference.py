@@ -30,7 +30,7 @@ class DifferingTile(NamedTuple):
 
 @dataclass(frozen=True)
 class MaskDifference:
-    """How two masks differ. It is true where they do, as the output of `diff` is empty if not.
+    """How two masks differ. Its truth value is True if they differ and False if they are equal.
 
     >>> import fdma
     >>> a, b = fdma.compile("causal", 512), fdma.compile("window(512, 1)", 512)

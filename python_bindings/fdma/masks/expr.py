@@ -11,8 +11,8 @@ causal & (pos - k < 1024 | k < 4)
 >>> print(mask & (table([0, 0, 1])[q] == 0))
 causal & (pos - k < 1024 | k < 4) & @t0[q] == 0
 
-Python binds `&` tighter than comparisons and turns `a < b < c` into `and`: an expression has no
-truth value, so what lacks its parentheses raises instead of losing a clause.
+Python binds `&` tighter than comparisons and turns `a < b < c` into `and`. An expression has no
+truth value, so an expression without the needed parentheses raises instead of losing a clause.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     fdma.BlockMask/1:<base64 of zlib of: 8 bytes, size of the header; header (JSON); arrays>
 
-The state is that of `mask_state` with its content hash, as `state_stream` writes it. A program may
-come from anybody, so a text is believed as little as a file: sizes are bounded, every entry and the
-hash are checked. No text of the mask language begins like one of these.
+The state is that of masks/state.py with its content hash, as files/state_stream.py writes it. A
+program may come from anybody, so a text is not trusted, like any file: sizes are bounded, and every
+entry and the hash are checked. No text of the mask language begins like one of these.
 """
 
 from __future__ import annotations

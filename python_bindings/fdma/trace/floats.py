@@ -1,9 +1,9 @@
 """Lookups in captured tensors of floats, which no table of the mask language can hold.
 
-What is done to an entry alone, `scores[h, kv_idx] > 0.5` or `additive[q_idx, kv_idx] == 0`, may as
-well be done to all entries before one is looked up: the library computes it on the whole tensor, in
-its own arithmetic, and once the result is booleans or integers it is a table. The values are those
-at the time of tracing.
+An operation on a single entry, such as `scores[h, kv_idx] > 0.5` or `additive[q_idx, kv_idx] == 0`,
+gives the same result if it is applied to all entries before the lookup. The library therefore
+computes it on the whole tensor in its own arithmetic. A result of booleans or integers becomes a
+table. The values are those at the time of tracing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whether a function of (b, h, q_idx, kv_idx) looks at b and h, found as it runs.
 
-Sampled for one batch element or head, a function gives the cells of that one; if it has looked at
-the index, those of others may differ. What only asks for the shape or type of an index has not
-looked at it; anything else counts as a look, whether or not the result depends on it.
+A function that is sampled for one batch element or head gives the cells of that one. If it has
+looked at the index, the cells of others may differ. Asking for the shape or type of an index is no
+look. Any other use counts as a look, whether or not the result depends on it.
 """
 
 from __future__ import annotations

@@ -36,10 +36,11 @@ def sample_mask_mod(
 ) -> MaskExpr:
     """The mask of a FlexAttention function, every cell evaluated: a boolean table.
 
-    Serves functions that trace_mask_mod refuses. The result is for these lengths, and where the
-    function looks at b or h, for so many batch elements or heads only. Errors:
-    those of the function; TypeError where it does not return booleans; ValueError for sizes below
-    0.
+    It serves functions that trace_mask_mod refuses. The result fits these lengths only. If the
+    function looks at b or h, the result fits the given number of batch elements or heads only.
+
+    Errors: those of the function; TypeError if it does not return booleans; ValueError for sizes
+    below 0.
 
     >>> import numpy as np
     >>> import fdma

@@ -34,11 +34,11 @@ __all__ = ["TraceError", "sample_mask_mod", "trace_mask_mod"]
 def trace_mask_mod(mask_mod: Callable[..., Any]) -> MaskExpr:
     """The mask that a FlexAttention function of (b, h, q_idx, kv_idx) computes.
 
-    Captured tensors and arrays (integer or boolean, 0 to 4 dimensions) become tables named like the
-    variables that hold them; they are referenced, and compile reads what they hold then. Tensors on
-    a GPU are copied to the host by compile. Comparisons of floats in captured tensors with numbers
-    are tables of what they give now. Captured numbers are written into the expression, as
-    are shapes, and the values of what the function computes from tensors alone.
+    Captured tensors and arrays (integer or boolean, 0 to 4 dimensions) become tables, named like
+    the variables that hold them. They are referenced; compile reads their values at the time of
+    compiling and copies tensors on a GPU to the host. A comparison of captured floats with numbers
+    becomes a table of its results at the time of tracing. Captured numbers, shapes and values that
+    the function computes from tensors alone are written into the expression.
 
     Errors: TraceError (a NotImplementedError) names the operation that cannot be traced, its line,
     and what to do; TypeError if mask_mod is not callable. Cost: a few microseconds an operation,

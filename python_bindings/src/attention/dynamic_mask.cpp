@@ -34,8 +34,8 @@ namespace {
 
 using Lengths = std::variant<std::int64_t, std::vector<std::int64_t>>;
 
-/// A DynamicMaskAttention as Python holds it: on a GPU with a status word and a workspace for every
-/// stream and every graph capture that has used it, as PlanOnDevice has them.
+/// A DynamicMaskAttention as Python holds it. On a GPU it comes with a status word, and with a
+/// workspace for every stream and every graph capture that has used it, as in PlanOnDevice.
 class HeldAttention {
  public:
   HeldAttention(DynamicMaskAttention attention, DeviceMemory status)

@@ -1,6 +1,6 @@
-// Class BlockMask: what it is, conversions, set algebra, hashes. python_bindings/fdma/masks/block_mask.py is the class
-// that users see; a mask never changes, so every method may run beside others and lets go of the
-// GIL.
+// Class BlockMask: properties, conversions, set algebra, hashes. Users see the class of
+// python_bindings/fdma/masks/block_mask.py. A mask never changes, so every method may run beside
+// others and releases the GIL.
 #include <fmt/format.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>

@@ -52,8 +52,8 @@ std::vector<NodeHandle> operands_of(const NodeHandle& handle) {
   return operands;
 }
 
-// A getter in C, not a property: PyTorch's compiler reads those, and tells by their value whether
-// what it has compiled fits a call. It asks again at every call, so the node keeps the text.
+// A getter in C, not a property: torch.compile reads such getters and compares their values to tell
+// whether a compiled graph fits a call. It reads them at every call, so the node caches the text.
 PyObject* table_free_text(PyObject* self, void*) {
   NodeHandle& node = *nb::inst_ptr<NodeHandle>(self);
   try {

@@ -32,8 +32,8 @@ namespace {
 
 using Extents = std::array<std::int64_t, kMaxRank>;
 
-/// A DeviceTopk as Python holds it: with the lengths of its rows, a status word and a workspace for
-/// every stream and every graph capture that has used it, as PlanOnDevice has them.
+/// A DeviceTopk as Python holds it. It comes with the lengths of its rows and a status word, and
+/// with a workspace for every stream and every graph capture that has used it, as in PlanOnDevice.
 class TopkOnDevice {
  public:
   TopkOnDevice(DeviceTopk topk, BlockMask among, DeviceMemory status)
