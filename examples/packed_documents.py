@@ -2,10 +2,10 @@
 
     python examples/packed_documents.py [--small] [--device cpu|cuda]
 
-Every step has other documents, so it has another mask: a million times smaller than the dense one,
-and compiled while the GPU is still busy. The model is a causal transformer on a toy language in
-which a document repeats a word of two letters; the program also checks that what is said of a
-document does not depend on those packed beside it.
+Every step has other documents and therefore another mask. The compiled mask is a million times
+smaller than the dense one, and it is compiled while the GPU is still busy. The model is a causal
+transformer on a toy language in which a document repeats a word of two letters. The program also
+checks that the predictions for a document do not depend on the documents packed beside it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Another attention in a model that exists: every torch.nn.MultiheadAttention becomes FDMA's.
+"""Replaces the attention of an existing model: every torch.nn.MultiheadAttention becomes FDMA's.
 
     python examples/swap_attention.py [--small] [--device cpu|cuda]
 
-Parameters stay what they are, and so do the results; what changes is that a mask may be an
-expression that no tensor is made for. A transformer of PyTorch is run before and after, then by a
-window, whose dense mask it no longer needs.
+Parameters and results stay the same. The replaced layers also accept a mask as an expression, for
+which no dense tensor is made. The program runs a PyTorch transformer before and after the
+replacement, and then with a window mask given as an expression.
 """
 
 from __future__ import annotations

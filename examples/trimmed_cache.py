@@ -1,11 +1,11 @@
-"""Decoding with a trimmed cache: of a learned mask only the keys that may still be kept are held.
+"""Decoding with a trimmed cache, which holds only the keys that a learned mask may still keep.
 
     python examples/trimmed_cache.py [--small] [--device cpu|cuda]
 
-`fdma.IncrementalTopk` follows the scores of keys and says which are alive; a key that is not never
-comes back, so its rows of the cache are dropped. Every step attends to at most w keys, whatever the
-length, and gives what attention over the whole sequence gives. The program checks each step against
-that.
+`fdma.IncrementalTopk` follows the scores of keys and tells which keys are alive. A key that is no
+longer alive never comes back, so its rows of the cache are dropped. Every step attends to at most w
+keys, whatever the length, and gives the result of attention over the whole sequence. The program
+checks each step against that result.
 """
 
 from __future__ import annotations
