@@ -6,7 +6,7 @@
 #include "bindings.hpp"
 
 NB_MODULE(_fdma, module) {
-  // A mask that a user's module still holds when the process ends is no leak to report.
+  // A user's module may hold a mask until the process ends; nanobind must not report it as a leak.
   nanobind::set_leak_warnings(std::getenv("FDMA_LEAK_WARNINGS") != nullptr);
   module.attr("__doc__") =
       "FDMA: masks compiled from short expressions, and attention that touches only what they keep";

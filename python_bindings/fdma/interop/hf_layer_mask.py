@@ -40,8 +40,8 @@ _OF_BOOLEANS = {
 class Cells(torch.Tensor):  # type: ignore[misc]
     """Booleans of a mask, True where a query attends.
 
-    What takes them for numbers, or for the keys to leave out, as models do that compute attention
-    themselves, is an error: only conditions of conditions are not.
+    Only logical operations are allowed. Using the booleans as numbers, or as the keys to leave out,
+    is an error; models that compute attention themselves do that.
     """
 
     @classmethod
@@ -59,14 +59,14 @@ class Cells(torch.Tensor):  # type: ignore[misc]
 
 
 class LayerMask(FlexMask):  # type: ignore[misc]
-    """A BlockMask of ours, as `mask`, that passes for a prepared mask in transformers.
+    """An FDMA BlockMask, in member `mask`, that transformers accepts as a prepared mask.
 
-    `generate` hands masks of caches of a fixed size around, and tells one that is ready from a
-    padding mask by its type: PyTorch's. To models it looks like a boolean tensor [batch, heads,
-    q_len, kv_len]: slices are masks of their own, one head or row of it and what `&` or `|` makes
-    of it are dense tensors, and what else a tensor could do is an error that says so. Inside
-    torch.compile and torch.export `mask` is a text of the mask language, and `tables` are the
-    tensors that it names t0, t1, ...
+    `generate` passes masks of fixed-size caches around, and distinguishes a prepared mask from a
+    padding mask by PyTorch's type. To models a LayerMask looks like a boolean tensor [batch, heads,
+    q_len, kv_len]. Its slices are masks. One head or row of it, and the result of `&` or `|`, are
+    dense tensors. Every other operation of a tensor is an error that says so. Inside torch.compile
+    and torch.export `mask` is a text of the mask language, and `tables` are the tensors that it
+    names t0, t1, ...
 
     >>> import torch, transformers
     >>> from fdma.hf import LayerMask, mask_function

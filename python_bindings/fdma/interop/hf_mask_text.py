@@ -142,9 +142,9 @@ def mask_text_of(
 ) -> tuple[str, list[Any]] | None:
     """The text of a mask function and its tables, or None where it has no text.
 
-    Offsets that put the last query at the last key, as caches that grow have them, are `pos`: then
-    one text serves all lengths. q_offset: an integer, or a tensor of one. Masks of transformers
-    are one for all heads: a function is asked for head 0.
+    Offsets that put the last query at the last key, as in a growing cache, are written as `pos`, so
+    that one text serves all lengths. q_offset: an integer, or a tensor with one element. Masks of
+    transformers are the same for all heads, so the function is called for head 0.
     """
     tables = _Tables()
     q, k = MaskText("q"), MaskText("k")

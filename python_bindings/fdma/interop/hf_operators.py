@@ -5,8 +5,8 @@
     fdma::attention_with_tables_backward(Tensor dout, .., Tensor out, Tensor lse)
                                 -> (Tensor, Tensor, Tensor)
 
-The mask is compiled when the graph runs. It is kept by what the tables hold, which is read once for
-a tensor, so that the layers of a model share it.
+The mask is compiled when the graph runs. It is cached by the contents of the tables, so that the
+layers of a model share it; each tensor is read once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What BlockMask can do with the masks of other systems: the functions of fdma.peers as methods."""
+"""The functions of interop/formats.py as methods of BlockMask."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 // attention_call and attention_backward_call: one call of attention, or of its gradients, by a plan
 // that fits, as the Python package makes it for every layer and step.
 //
-// The package has looked the plan up by the shapes of the tensors and has made the outputs, so what
-// is left here is short: views of the tensors, a look at their strides, the launch. Tensors with
-// DLPack's exchange interface (PyTorch's) are described in tens of nanoseconds.
+// The package has looked the plan up by the shapes of the tensors and has made the outputs. This
+// file makes views of the tensors, checks their strides and launches. Tensors with DLPack's exchange
+// interface (PyTorch's) are described in tens of nanoseconds.
 #include <fmt/format.h>
 #include <nanobind/stl/variant.h>
 

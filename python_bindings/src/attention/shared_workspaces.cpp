@@ -23,7 +23,7 @@ struct Pool {
   Entries entries;  ///< by device and number of the stream
 };
 
-// Never destroyed: when the process ends the driver may be gone before it.
+// The pool is never destroyed: at the end of the process the driver may be unloaded before it.
 Pool& pool() {
   static auto* const the_pool = new Pool;
   return *the_pool;

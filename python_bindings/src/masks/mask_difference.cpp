@@ -1,6 +1,6 @@
-// Where two masks differ, by set algebra: the cells of (a minus b) and (b minus a) are counted,
-// never listed, so that two closed forms of a million tokens are compared in the time of combining
-// them. Only the first tiles and the first cell are looked up, row by row.
+// The difference of two masks by set algebra. The cells of (a minus b) and (b minus a) are counted
+// and never listed, so that comparing two closed forms of a million tokens takes the time of
+// combining them. Only the first tiles and the first cell are looked up, row by row.
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
