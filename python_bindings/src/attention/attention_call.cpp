@@ -2,8 +2,8 @@
 // that fits, as the Python package makes it for every layer and step.
 //
 // The package has looked the plan up by the shapes of the tensors and has made the outputs. This
-// file makes views of the tensors, checks their strides and launches. Tensors with DLPack's exchange
-// interface (PyTorch's) are described in tens of nanoseconds.
+// file makes views of the tensors, checks their strides and launches. Tensors with DLPack's
+// exchange interface (PyTorch's) are described in tens of nanoseconds.
 #include <fmt/format.h>
 #include <nanobind/stl/variant.h>
 

@@ -1,8 +1,8 @@
 // Naming what Python left unnamed.
 //
-// A loop variable is the argument of a lambda, and a table may be an array without a name. Both have
-// symbols that are unique in the process, so that any two expressions can be combined. They get
-// names when an expression is finished, in one walk that visits operands first:
+// A loop variable is the argument of a lambda, and a table may be an array without a name. Both
+// have symbols that are unique in the process, so that any two expressions can be combined. They
+// get names when an expression is finished, in one walk that visits operands first:
 //
 //   tables   in the order of their first use: the wish, wish1, wish2, .. (for the wish "t": t0, t1,
 //            ..), whatever no table of the user's is called
