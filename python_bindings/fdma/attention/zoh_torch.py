@@ -5,10 +5,10 @@
     fdma::zoh_scores_backward(Tensor dscores, .., bool wants_values, .., int num_threads=-1)
                               -> (Tensor, Tensor, Tensor)
 
-values [batch, kv_len, heads_kv, head_dim]. Gradients are those of fdma/select/zoh_backward.hpp, in
-the types of their inputs; one that is not wanted is an empty tensor. They have none themselves:
-asking for them is an error. num_threads -1: as many as torch.get_num_threads() says when it runs.
-PyTorch leaves a last argument out that is its default.
+values is [batch, kv_len, heads_kv, head_dim]. The gradients are those of
+fdma/select/zoh_backward.hpp, in the dtypes of their inputs; a gradient that is not wanted is an
+empty tensor. Second gradients are an error. num_threads -1 means the value of
+torch.get_num_threads() at run time. PyTorch leaves out a last argument that has its default.
 """
 
 from __future__ import annotations

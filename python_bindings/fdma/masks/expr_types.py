@@ -2,8 +2,9 @@
 
 An expression is a node of the core and the arrays of its tables by symbol. Where the user gave no
 name, a symbol is "#number:wish" (a table) or "%number:wish" (a loop variable), unique in the
-process; names come with the text (masks/expr_nodes.cpp). So expressions combine by merging their
-arrays, and nodes stay shared. Long, for the three types name each other in every operator.
+process. Names are chosen when the text is written (python_bindings/src/masks/expr_nodes.cpp).
+Expressions are therefore combined by merging their arrays, and nodes stay shared. The file is long
+because the three types name each other in every operator.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Numbers that stand for masks where only numbers and tensors pass: in the operators of PyTorch.
 
-A number is good in the process that gave it. It may come to another one all the same (in a graph
-saved by other means than torch.export), where it must not be the number of a stranger: each process
-counts from a random number on, a forked one from its own.
+A number is valid only in the process that made it. A graph saved by other means than torch.export
+may carry it to another process, where it must not be the number of another mask. Each process
+therefore counts from a random number, and a forked process from a new one.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@
 namespace fdma::python {
 namespace {
 
-constexpr std::size_t kMaxStreams = 64;  // numbers of streams that are gone stay until then
+constexpr std::size_t kMaxStreams = 64;  // destroyed streams keep their entries until this limit
 
 using Entry = StreamWorkspace::Entry;
 using Entries = std::map<std::pair<int, std::uint64_t>, std::shared_ptr<Entry>>;
