@@ -1,4 +1,4 @@
-// fdma-maskc: finds the verb, runs it, turns its outcome into output and an exit code.
+// fdma-maskc: main finds the verb, runs it, and turns its outcome into output and an exit code.
 #include <fmt/format.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -28,7 +28,7 @@ namespace {
 constexpr std::string_view kOutOfMemory =
     "out of memory: the mask or its conversion needs more than this machine gives";
 
-// Names out of a file may hold anything; a terminal shall not obey them.
+// Names read from a file may hold any bytes; a terminal must not execute control sequences in them.
 std::string without_controls(std::string_view message) {
   std::string text;
   for (const char c : message) {
@@ -107,7 +107,7 @@ int run_command(const Command& command, const std::vector<std::string>& words) {
   if (*time_limit) start_time_limit(session.verb, **time_limit);
   const Outcome<ExitCode> outcome = command.run(*arguments, session);
   if (!outcome) {
-    // What a verb found before it failed is not a result; the message is all that is printed.
+    // After a failure only the message is printed. Partial findings of the verb are no result.
     return report(command.name, outcome.error().exit_code, outcome.error().message);
   }
   const int printed = print(command.name, session.out, *outcome);
@@ -145,7 +145,7 @@ int main(int argc, char** argv) {
   using fdma::maskc::find_command;
   using fdma::maskc::kOutOfMemory;
   using fdma::maskc::report;
-  // The tool is its own reading process for files of others.
+  // The tool starts itself as the child process that reads files of unknown origin.
   if (const auto code = fdma::serve_isolated_reads(argc, argv)) return *code;
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   const std::string verb =

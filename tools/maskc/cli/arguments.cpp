@@ -106,7 +106,7 @@ Outcome<Arguments> parse_arguments(const Command& command, const std::vector<std
                                           .run();
     for (const po::option& option : parsed.options) {
       if (option.string_key == kOperandKey) {
-        // "--operand X" is not an option of ours: only positional words may land here.
+        // "--operand X" is not one of the tool's options; only positional words may arrive here.
         if (option.position_key < 0) return unknown_option(command, "--operand");
         arguments.operands_.insert(arguments.operands_.end(), option.value.begin(),
                                    option.value.end());

@@ -1,8 +1,8 @@
-// A verb of fdma-maskc as data: what --help, the man page and shell completion print, and what runs
-// it.
+// A verb of fdma-maskc as data: the texts and options that --help, the man page and shell
+// completion print, and the function that runs the verb.
 //
-// The tables are the single source: arguments.cpp parses by them; help_text.cpp, commands/man_page.cpp and
-// commands/completion.cpp print them, so that none can drift from the others.
+// The tables are the single source. arguments.cpp parses by them; help_text.cpp, man_page.cpp and
+// completion.cpp print them. None of the four can drift from the others.
 #pragma once
 
 #include <string>
@@ -26,18 +26,18 @@ struct OptionSpec {
   bool takes_file = false;  ///< completion offers files
 };
 
-/// A command line that teaches, printed by --help and tested as written.
+/// A command line that shows a use of the verb. --help prints it and a test runs it as written.
 struct Example {
   std::string_view command;
   std::string_view meaning;
 };
 
-/// What a verb hands back besides its exit code.
+/// The output that a verb produces besides its exit code.
 struct Session {
   std::string verb;
   bool quiet = false;
   std::string out;        ///< for standard output; written when the verb has ended
-  std::string complaint;  ///< for standard error after it: why a mask is wrong
+  std::string complaint;  ///< for standard error after `out`; says why a mask is wrong
 };
 
 struct Command {

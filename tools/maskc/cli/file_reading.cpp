@@ -8,7 +8,7 @@ namespace {
 
 enum class Isolation : std::uint8_t { foreign_files, all_files, none };
 
-// Of this process, as signal handling and logging are.
+// The settings belong to the process, as signal handling and logging do.
 struct Settings {
   Isolation isolation = Isolation::foreign_files;
   bool allow_plugins = false;
@@ -21,7 +21,7 @@ Settings& settings() {
 bool isolates_foreign_files() { return settings().isolation != Isolation::none; }
 bool isolates_own_files() { return settings().isolation == Isolation::all_files; }
 
-// One for the run: a file that is looked into twice in a row is read by the same process.
+// The run has one reader. Two reads in a row of one file go to the same child process.
 IsolatedReader& reader() {
   static IsolatedReader reader;
   return reader;

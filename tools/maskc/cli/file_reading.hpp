@@ -1,5 +1,5 @@
-// How a run reads HDF5 files: in a process of their own or in this one, with plugins or without
-// (docs/threat-model.md). Verbs read through these functions and do not decide themselves.
+// How a run reads HDF5 files: in a child process or in this one, with filter plugins or without
+// (docs/threat-model.md). Every verb reads through these functions and leaves the choice to them.
 #pragma once
 
 #include <string>
@@ -15,14 +15,15 @@
 
 namespace fdma::maskc {
 
-/// --isolate, --no-isolate, --allow-plugins, which every verb has.
+/// The options --isolate, --no-isolate and --allow-plugins, which every verb has.
 std::vector<OptionSpec> file_reading_options();
 
-/// Takes the settings of this run, once, before anything is read. Failure: usage (--isolate with
-/// --no-isolate).
+/// Takes the settings of this run. Call it once, before anything is read. Failure: usage (--isolate
+/// together with --no-isolate).
 Status set_up_file_reading(const Arguments& arguments);
 
-/// As the functions of the library: in a child process unless --no-isolate was given.
+/// The next functions do what the library's functions do. They work in a child process unless
+/// --no-isolate was given.
 Result<BlockMask> read_dense_file(const std::string& path, const std::string& dataset,
                                   DenseReadOptions options);
 Result<OwnedTable> read_table_file(const std::string& path, const std::string& dataset);
@@ -32,10 +33,11 @@ Result<TensorSpec> describe_tensor_file(const std::string& path, const std::stri
 Result<OwnedTensor> read_tensor_file(const std::string& path, const std::string& dataset,
                                      const TensorSpec& expected);
 Result<FileContents> list_datasets_of_file(const std::string& path);
-/// The masks of a file that may be anybody's.
+/// The names of the masks in a file of unknown origin.
 Result<std::vector<std::string>> list_masks_of_any_file(const std::string& path);
 
-/// FDMA's own format: in this process unless --isolate was given.
+/// The next two functions read FDMA's own format. They work in this process unless --isolate was
+/// given.
 Result<std::vector<std::string>> list_own_masks(const std::string& path);
 Result<BlockMask> read_own_mask(const std::string& path, const std::string& name);
 

@@ -1,4 +1,4 @@
-// What --help prints, from the option tables.
+// The text of --help, built from the option tables. main.cpp prints it; the man page shares parts.
 #pragma once
 
 #include <string>

@@ -39,7 +39,8 @@ void start_interrupt_handling(const std::string& verb) {
     if (action.sa_handler != SIG_IGN) sigaddset(&signals, number);
   }
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  // A file size limit is an ordinary write error (EFBIG), not a reason to die.
+  // A write beyond the file size limit shall fail as an ordinary write error (EFBIG) and not end
+  // the process.
   signal(SIGXFSZ, SIG_IGN);
   std::thread([signals, verb] {
     wait_for(signals);

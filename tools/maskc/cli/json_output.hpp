@@ -1,4 +1,4 @@
-// JSON documents of --json (docs/json-schema.md).
+// The JSON documents that --json prints (docs/json-schema.md).
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -18,7 +18,7 @@ Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
-/// The members that every verb prints of a mask: name, format, lengths, counts, block, origin,
+/// The members that every verb prints about a mask: name, format, lengths, counts, block, origin,
 /// groups, spec, stored bytes, content hash.
 Json mask_json(const std::string& name, const BlockMask& mask);
 

@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Numbers as text for people: counts, bytes, durations, percentages.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A progress bar on standard error, for people only.
+// Progress on standard error, shown only on a terminal: the current step, a bar, a waiting clock.
 #pragma once
 
 #include <chrono>
@@ -10,22 +10,22 @@
 
 namespace fdma::maskc {
 
-/// What the process is at while this lives: "writing out.h5". The steps nest.
+/// The step that the process is at while this object lives: "writing out.h5". Steps nest.
 class Step {
  public:
   explicit Step(std::string what);
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
   ~Step();
-  /// The innermost step of any thread; empty where there is none.
+  /// The innermost step of any thread; empty if there is none.
   static std::string current();
 
  private:
   std::string what_;
 };
 
-/// Shows how far long work is, its rate and the time left. Prints nothing unless standard error is
-/// a terminal and the work has lasted for half a second; erases itself at the end.
+/// Shows the progress of long work, its rate and the time left. The bar appears only if standard
+/// error is a terminal and the work has lasted half a second; it erases itself at the end.
 ///
 /// Example     Progress bar("reading", "B", quiet); bar.update(done, total);
 /// Cost        a clock read per update; at most ten lines printed a second
@@ -50,8 +50,9 @@ class Progress {
   Clock::time_point last_ = start_;
 };
 
-/// Says that work without a measure of its own goes on, and for how long: "lowering  12 s". As
-/// Progress, for people only; a thread of its own prints while the work blocks this one.
+/// Says that work without a measure of progress goes on, and for how long: "lowering  12 s". Like
+/// Progress, it prints only on a terminal. A thread of its own prints, since the work blocks the
+/// calling thread.
 ///
 /// Example     { Waiting waiting("lowering", quiet); result = lower(ir); }
 class Waiting {

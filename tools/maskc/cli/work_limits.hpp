@@ -1,4 +1,5 @@
-// What a verb may cost: --timeout of every verb, --max-work of those that compile a text.
+// The limits on what a verb may cost: --timeout of every verb, --max-work of the verbs that compile
+// a specification.
 #pragma once
 
 #include <optional>

@@ -1,9 +1,9 @@
-// fdma-maskc bench: what a mask saves on this machine, measured.
+// fdma-maskc bench measures what a mask saves on this machine.
 //
-// Attention over the mask and attention over every pair of the same shape run by turns on the same
-// random tensors, so that a machine that slows down does so for both. The first run of each is not
-// counted. Backward each run is made of the forward call, whose results the gradients need, and the
-// backward call, which is timed.
+// Attention over the mask and attention over all pairs of the same shape run alternately on the same
+// random tensors, so that a slowdown of the machine affects both. The first run of each is not
+// counted. With --backward, each run consists of the forward call, whose results the gradients need,
+// and of the backward call, which is timed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ struct Subject {
   double gbytes_per_second() const { return bytes_of(plan()) / median() / 1e9; }
 };
 
-// Every pair that exists, for the lengths of `mask`.
+// The mask of all pairs that exist for the lengths of `mask`.
 Outcome<BlockMask> full_mask(const BlockMask& mask) {
   FDMA_TRY(const MaskExpr expr, parse_mask("true"));
   MaskShape shape;
@@ -87,7 +87,7 @@ Json subject_json(const Subject& subject) {
            subject.gradient_check ? to_json(*subject.gradient_check) : Json(nullptr)}};
 }
 
-// The ratio, or nothing where there is nothing to divide by.
+// The ratio, or nothing if `whole` is zero.
 std::optional<double> ratio(double part, double whole) {
   if (whole == 0) return {};
   return part / whole;
@@ -155,7 +155,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   const PlacedGradients* const placed_gradients = gradients ? &*gradients : nullptr;
   AttentionOptions how;
   how.num_threads = num_threads;
-  // What is selected is known after a run; then it is a mask like any other.
+  // The selection is known after a run. From then on it is treated like any other mask.
   std::optional<BlockMask> selected;
   AttentionTensors computed = tensors.on_host();
   Subject masked{"masked", &operand.mask, {}};

@@ -45,7 +45,7 @@ Status write_text(const std::string& path, const std::string& text) {
   return Nothing{};
 }
 
-/// What --backend says; auto: the GPU where there is one.
+/// The backend that --backend names. "auto" means the GPU if there is one.
 Outcome<Backend> read_backend(const Arguments& arguments) {
   const std::string name = arguments.find("backend").value_or("cpu");
   const Backend backend = name == "auto"   ? default_backend()

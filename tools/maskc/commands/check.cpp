@@ -17,8 +17,8 @@
 namespace fdma::maskc {
 namespace {
 
-// What the mask is compared with: --against, or its own specification, lowered again by the engine
-// that looks at cells rather than at structure.
+// The mask that the checked one is compared with: the one of --against, or its own specification,
+// lowered again by the engine that evaluates cells and ignores structure.
 Outcome<MaskOperand> read_reference(const Arguments& arguments, const MaskOperand& checked,
                                     DenseReadOptions dense, bool quiet) {
   if (!arguments.has("block")) dense.block = checked.mask.block;
@@ -53,7 +53,7 @@ Outcome<MaskOperand> read_reference(const Arguments& arguments, const MaskOperan
 struct Verdict {
   Json document;
   std::string text;
-  std::string complaint;  // empty: right
+  std::string complaint;  // empty if the mask is right
 };
 
 Outcome<Verdict> check_one(const ResolvedAddress& address, const Arguments& arguments, bool quiet) {

@@ -47,7 +47,7 @@ Outcome<Operator> find_operator(const std::string& name) {
       guess ? fmt::format("; did you mean {}?", *guess) : std::string()));
 }
 
-// One mask for each place of the operator, and no option that it has no use for.
+// The operator has as many masks as it takes, and no option that it does not use.
 Status check_usage(const Operator& op, const Arguments& arguments) {
   const std::size_t num_masks = arguments.operands().size() - 1;
   const std::size_t expected = op.action == Action::combine ? 2 : 1;
@@ -76,8 +76,8 @@ Outcome<std::pair<std::int64_t, std::int64_t>> distances(const Arguments& argume
       fmt::format("--by: expected two whole numbers DQ,DK, got '{}'", *arguments.find("by")));
 }
 
-// "Q0:Q1,K0:K1" or "Q0:Q1,K0:K1,B0:B1,H0:H1", any bound of a range may be left out; without the
-// last two every batch element and head.
+// "Q0:Q1,K0:K1" or "Q0:Q1,K0:K1,B0:B1,H0:H1". Any bound of a range may be left out. Without the
+// last two ranges the crop covers every batch element and head.
 Outcome<CropRange> crop_range(const std::string& text, const MaskShape& shape) {
   CropRange range{0, *std::min_element(shape.q_lens.begin(), shape.q_lens.end()),
                   0, *std::min_element(shape.kv_lens.begin(), shape.kv_lens.end()),
@@ -119,7 +119,7 @@ Outcome<CropRange> crop_range(const std::string& text, const MaskShape& shape) {
 struct Request {
   Operator op;
   SetAlgebraOptions options;
-  std::pair<std::int64_t, std::int64_t> by;  // of shift
+  std::pair<std::int64_t, std::int64_t> by;  // the distances of shift
 };
 
 Outcome<Request> read_request(const Arguments& arguments) {
@@ -138,7 +138,7 @@ Outcome<Request> read_request(const Arguments& arguments) {
   return request;
 }
 
-// `range` is that of crop.
+// `range` is used by crop only.
 Result<BlockMask> apply(const Request& request, const CropRange& range,
                         const std::vector<MaskOperand>& masks) {
   const BlockMask& a = masks.front().mask;
@@ -165,7 +165,8 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   if (!output) return usage_failure("--output: expected the file to write, got nothing");
   FDMA_TRY(Request request, read_request(arguments));
   FDMA_TRY(DenseReadOptions dense, dense_read_options(arguments));
-  // A destination that cannot be written is an error before the reading, not after it.
+  // The destination is checked first, so that a place that cannot be written fails before the
+  // reading.
   FDMA_TRY(const ResolvedAddress first, resolve_address(arguments.operands()[1]));
   const std::string name = arguments.find("name").value_or(name_of(first));
   FDMA_TRY_VOID(check_mask_destination(*output, name, arguments.has("force")));
@@ -179,7 +180,8 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
       arguments, std::any_of(masks.begin(), masks.end(),
                              [](const MaskOperand& mask) { return mask.is_dense; })));
   const bool is_quiet = session.quiet || arguments.has("verbose");
-  // Masks of many heads have a measure of their own; a single one only goes on.
+  // The groups of a mask with several groups give a measure of progress. A mask with one group has
+  // none.
   const bool has_groups = std::any_of(masks.begin(), masks.end(), [](const MaskOperand& mask) {
     return mask.mask.num_groups() > 1;
   });

@@ -37,7 +37,8 @@ Outcome<std::string> dump_stage(const std::string& stage, const MaskExpr& expr,
   return dump_segments(mask);
 }
 
-// A shape error often means that the tables are for more batch elements than were asked for.
+// A shape error often means that the tables hold more batch elements than the command line asks
+// for.
 CommandFailure with_batch_hint(const Error& error, const Arguments& arguments) {
   std::string message = error.message;
   if (error.code == ErrorCode::shape_mismatch && !arguments.has("batch") &&
@@ -51,7 +52,7 @@ std::string mask_name(const Arguments& arguments) {
   return arguments.find("name").value_or("mask");
 }
 
-// Converts and writes; says so in `session` or `document`.
+// Converts and writes the mask, and reports the result in `session` or `document`.
 Status write_compiled(BlockMask mask, const LowerOptions& options, const std::string& spec,
                       double seconds, const Arguments& arguments, Session& session,
                       Json& document) {

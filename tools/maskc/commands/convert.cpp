@@ -38,7 +38,7 @@ Outcome<std::optional<BlockMask>> read_cells(const Arguments& arguments, const M
   FDMA_TRY(const OwnedTables tables, read_tables(arguments.all("table"), expr));
   const Tables views = tables.views();
   MaskShape bound = shape;
-  // What does not mention b or h is compiled once, for all batch elements and heads.
+  // An expression without b and h is compiled once for all batch elements and heads.
   if (!mentions_variable(expr, "b") && tables.owned.empty()) bound.num_batches = 1;
   if (!mentions_variable(expr, "h") && tables.owned.empty()) bound.num_heads = 1;
   FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
@@ -81,14 +81,14 @@ Outcome<MaskOperand> read_interop(const InteropFormat& interop, const Arguments&
   return input;
 }
 
-// Where --to writes: "/block_mask".
+// The group that --to writes: "/block_mask".
 std::string group_of(const InteropFormat& interop, const Arguments& arguments) {
   std::string group = arguments.find("name").value_or(std::string(interop.group));
   if (!group.empty() && group.front() != '/') group.insert(0, "/");
   return group;
 }
 
-// A destination that cannot be written is an error before the reading, not after it.
+// This check runs first, so that a destination that cannot be written fails before the reading.
 Status check_output(const Arguments& arguments, const InteropFormat* to, const std::string& name) {
   const std::string output = *arguments.find("output");
   if (to == nullptr) {
@@ -115,7 +115,7 @@ Outcome<MaskOperand> read_input(const Arguments& arguments, const InteropFormat*
   return read_resolved(resolved, dense, quiet);
 }
 
-// Options that only some conversions have.
+// Refuses options that the chosen conversion does not use.
 Status check_options(const Arguments& arguments, const InteropFormat* from,
                      const InteropFormat* to) {
   for (const char* option : {"cells", "spec"}) {

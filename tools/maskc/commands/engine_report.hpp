@@ -24,7 +24,7 @@ struct EngineReport {
   std::int64_t num_bitmaps = 0;
 };
 
-/// Lowers every program by itself: interval form, and box form where that declines.
+/// Lowers every program alone: by interval form, or by box form if interval form declines.
 Outcome<std::vector<EngineReport>> explain_engines(const MaskIr& ir, const LowerOptions& options);
 
 std::string to_text(const std::vector<EngineReport>& reports);

@@ -1,4 +1,4 @@
-// fdma-maskc estimate: what a mask will cost on a device, and what it saves, before anything runs.
+// fdma-maskc estimate predicts what a mask costs on a device and what it saves, without running it.
 #include "fdma/kernels/estimate.hpp"
 
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ Outcome<DeviceProfile> read_device(const Arguments& arguments) {
   return *std::move(profile);
 }
 
-/// An extent that the mask fixes unless it has 1 of it.
+/// The number of batch elements or heads. The mask fixes it unless the mask has only 1.
 Outcome<std::int64_t> extent(const Arguments& arguments, std::string_view name,
                              std::int64_t of_mask, std::int64_t fallback) {
   FDMA_TRY(const std::int64_t value,
@@ -196,7 +196,7 @@ std::string rate_text(double flops, double us) {
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
-/// 100 * (1 - bytes / whole), as far as it can be told.
+/// 100 * (1 - bytes / whole) in percent with four decimals; empty if `whole` is 0.
 std::string savings_text(std::int64_t bytes, std::int64_t whole) {
   if (whole == 0) return "";
   return fmt::format("{:.4f} %",

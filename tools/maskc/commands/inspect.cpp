@@ -1,4 +1,4 @@
-// fdma-maskc inspect: what a file's masks hold and what they cost in every format.
+// fdma-maskc inspect reports what the masks of a file hold and what they cost in every format.
 #include <fmt/format.h>
 
 #include "cli/arguments.hpp"

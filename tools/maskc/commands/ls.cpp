@@ -1,4 +1,4 @@
-// fdma-maskc ls: the masks of files, and what else the files hold.
+// fdma-maskc ls lists the masks of files, and the other datasets that the files hold.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ std::string table_text(const std::vector<Row>& rows) {
   return text;
 }
 
-// The first line of a specification, if need be cut.
+// The first line of a specification, shortened if it is too long.
 std::string first_line(const std::string& spec) {
   const std::size_t end = std::min(spec.find('\n'), kMaxSpecShown);
   return end < spec.size() ? spec.substr(0, end) + " .." : spec;
@@ -53,7 +53,7 @@ Row mask_row(const std::string& name, const BlockMask& mask) {
           first_line(mask.spec)};
 }
 
-// What is to be said of one file.
+// The report on one file.
 struct Listing {
   Json document;
   std::string text;

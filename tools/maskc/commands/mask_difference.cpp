@@ -36,7 +36,7 @@ TileClass class_of(std::span<const TileSegment> segments, std::int32_t tile) {
   return TileClass::empty;
 }
 
-// Cells per tile of one tile row, from intervals added one at a time in O(1).
+// Counts the cells in each tile of one tile row. Adding an interval takes O(1).
 class TileTally {
  public:
   TileTally(std::int32_t num_tiles, std::int32_t block_kv)
@@ -56,7 +56,7 @@ class TileTally {
     runs_[static_cast<std::size_t>(first + 1)] += block_kv_;
     runs_[static_cast<std::size_t>(last)] -= block_kv_;
   }
-  /// Turns what was added into cells per tile.
+  /// Turns the added intervals into cells per tile.
   const std::vector<std::int64_t>& finish() {
     std::int64_t covered = 0;
     for (std::size_t i = 0; i < edges_.size(); ++i) {
@@ -76,11 +76,11 @@ class TileTally {
   std::vector<std::int64_t> runs_;
 };
 
-// Calls visit(begin, end, is_in_a) for every maximal stretch of keys that one row has and the other
-// has not, ascending.
+// Calls visit(begin, end, is_in_a) for every maximal run of keys that exactly one of the two rows
+// has, in ascending order.
 template <class Visit>
 void for_each_difference(std::span<const Interval> a, std::span<const Interval> b, Visit visit) {
-  std::size_t i = 0;  // borders passed: interval i / 2, begin or end
+  std::size_t i = 0;  // borders passed in a: interval i / 2, its begin or its end
   std::size_t j = 0;
   std::int64_t from = 0;
   const auto border = [](std::span<const Interval> row, std::size_t at) -> std::int64_t {
@@ -107,7 +107,7 @@ class Comparison {
       : difference_(difference), max_listed_(max_listed), progress_(progress) {}
 
   void compare(const SegmentMask& a, const SegmentMask& b, const Pair& pair) {
-    if (a == b) return;  // canonical: equal cells give equal arrays
+    if (a == b) return;  // both are canonical, so equal cells give equal arrays
     TileTally tally_a(a.num_tile_cols(), a.block.block_kv);
     TileTally tally_b(a.num_tile_cols(), a.block.block_kv);
     std::vector<Interval> row_a;
@@ -183,7 +183,7 @@ MaskDifference compare(const BlockMask& a, const BlockMask& b, BlockShape block,
   difference.block = block;
   difference.shape_reason = shape_difference(a.shape, b.shape);
   if (!difference.shape_reason.empty()) return difference;
-  // Two groups that meet in many (batch, head) pairs are compared once.
+  // Two groups that meet in many (batch, head) pairs are compared only once.
   std::vector<std::pair<std::pair<std::int32_t, std::int32_t>, Pair>> meetings;
   std::map<std::pair<std::int32_t, std::int32_t>, std::size_t> index;
   for (std::int64_t batch = 0; batch < a.shape.num_batches; ++batch) {

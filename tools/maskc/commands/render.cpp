@@ -15,7 +15,7 @@
 namespace fdma::maskc {
 namespace {
 
-// "q0:q1,k0:k1"; an empty end means the mask's own.
+// "q0:q1,k0:k1". An empty bound means the mask's own.
 Outcome<CropRange> crop_range(const std::string& text, const MaskShape& shape, std::int64_t batch,
                               std::int64_t head) {
   CropRange range{0, shape.q_len(batch), 0, shape.kv_len(batch), batch, batch + 1, head, head + 1};

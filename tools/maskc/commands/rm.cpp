@@ -20,7 +20,7 @@ struct Removal {
   std::vector<std::string> names;
 };
 
-// The operands by file, every mask in them looked up before anything is removed.
+// Groups the operands by file. Every mask is looked up before anything is removed.
 Outcome<std::vector<Removal>> read_operands(const std::vector<std::string>& operands) {
   std::vector<Removal> removals;
   for (const std::string& operand : operands) {

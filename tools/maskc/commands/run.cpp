@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kDtypes[] = {"float32", "float16", "bfloat16"};
 
-/// What the results hold that a user would want to know of.
+/// Properties of the result rows that a user should know of.
 struct ResultRows {
   std::int64_t num_rows = 0;
   std::int64_t without_keys = 0;  ///< lse is -inf
@@ -54,7 +54,7 @@ ResultRows look_at_rows(const AttentionShape& shape, const AttentionTensors& ten
   return rows;
 }
 
-/// A run that has ended, as it is reported.
+/// The facts about a finished run that the report prints.
 struct Finished {
   const MaskOperand& operand;
   const AttentionProblem& problem;
@@ -154,7 +154,7 @@ Outcome<float> read_scale(const Arguments& arguments) {
   return scale;
 }
 
-// A result takes the place of another one only.
+// The output may replace only a file that run wrote earlier, unless --force is given.
 Status check_output(const std::string& output, bool force) {
   static const std::set<std::string, std::less<>> kResults{"/out", "/lse", "/dq",
                                                            "/dk",  "/dv",  "/dkey_bias"};
@@ -163,7 +163,7 @@ Status check_output(const std::string& output, bool force) {
       [](const std::string& dataset) { return kResults.contains(dataset); }, force);
 }
 
-// `gradients`: null without --backward.
+// `gradients` is null without --backward.
 Status write_result(const std::string& path, const AttentionProblem& problem,
                     const AttentionMemory& memory, const GradientMemory* gradients,
                     const BlockMask& mask, float scale, Backend backend) {

@@ -25,8 +25,8 @@ bool is_same_file(const struct stat& a, const std::string& path) {
   return stat(path.c_str(), &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-// Whether a word of the command line names that file, in any of the ways that words do: FILE,
-// FILE:INNER, NAME=FILE:INNER, NAME=zoh(values=FILE:INNER, ..).
+// Whether a word of the command line names that file. A word may have the forms FILE, FILE:INNER,
+// NAME=FILE:INNER and NAME=zoh(values=FILE:INNER, ..).
 bool names_file(const std::string& word, const struct stat& file) {
   for (std::size_t start = 0; start != std::string::npos;) {
     const std::string rest = word.substr(start, PATH_MAX);
@@ -40,7 +40,7 @@ bool names_file(const std::string& word, const struct stat& file) {
   return false;
 }
 
-// The state of a place that may be written; no value if there is nothing, or an empty file.
+// The state of a place that may be written; no value if nothing or an empty file is there.
 Outcome<std::optional<struct stat>> look_at(const std::string& path) {
   if (path.empty()) return usage_failure("--output: expected a file name, got ''");
   FDMA_TRY([[maybe_unused]] const PendingFile probe, open_destination(path));
@@ -77,7 +77,7 @@ Status check_inputs_stay(const Command& command, const Arguments& arguments) {
   for (const OptionSpec& option : command.options) {
     if (!option.takes_file || option.name == "output") continue;
     for (const std::string& value : arguments.all(option.name)) {
-      // A specification is a whole path or none: its text is no list of files.
+      // A specification is one path or none; its text is not searched for paths.
       is_input = is_input ||
                  (option.name == "spec" ? is_same_file(there, value) : names_file(value, there));
     }

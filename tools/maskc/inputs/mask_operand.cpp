@@ -115,7 +115,7 @@ Outcome<ResolvedAddress> resolve_address(const std::string& text) {
   if (inner.empty() || inner.front() != '/') {
     Result<std::vector<std::string>> listed =
         inner.empty() ? list_own_masks(file) : list_masks_of_any_file(file);
-    // A file without masks may still hold the dataset; any other trouble shows when it is read.
+    // A file without masks may still hold the dataset. The later read reports any other error.
     if (!listed && (inner.empty() || listed.error().code == ErrorCode::io)) return listed.error();
     if (inner.empty()) {
       if (listed->empty()) return no_masks(file);
@@ -159,12 +159,12 @@ Outcome<MaskOperand> read_resolved(const ResolvedAddress& resolved, const DenseR
   DenseReadOptions options = dense;
   Progress progress("reading " + operand.label, "B", quiet);
   options.progress = [&](std::int64_t done, std::int64_t total) { progress.update(done, total); };
-  // The result is held twice while it is interned, handed over by an isolated reader or converted.
+  // Interning, the handover from an isolated reader, and conversion each hold the result twice.
   options.max_result_bytes = available_memory_bytes() / 3;
   Result<BlockMask> mask = read_dense_file(file, resolved.dataset, options);
   if (!mask) {
     // A value that is no mask value makes the mask wrong; the message names its cell. Any other
-    // invalid argument (the type of the dataset) is a wrong use.
+    // invalid argument (the type of the dataset) is a usage error.
     if (mask.error().code == ErrorCode::invalid_argument &&
         mask.error().message.find(": cell (") != std::string::npos) {
       return CommandFailure{ExitCode::mask_wrong, mask.error().message};

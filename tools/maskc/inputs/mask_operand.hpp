@@ -44,15 +44,16 @@ struct ResolvedAddress {
   std::string dataset;             ///< the dense dataset's path
 };
 
-/// Looks into the file. INNER that starts with /masks/ or is the name of a mask in the file is a
-/// mask; anything else after a colon is a dense dataset. Failures: file, usage.
+/// Looks into the file. An INNER that starts with /masks/ or is the name of a mask in the file
+/// means that mask. Any other INNER means a dense dataset. Failures: file, usage.
 Outcome<ResolvedAddress> resolve_address(const std::string& text);
 
-/// MaskOperand::name of what will be read there.
+/// The MaskOperand::name that reading `resolved` will give.
 std::string name_of(const ResolvedAddress& resolved);
 
-/// Reads one mask. `dense` matters for dense datasets only. A dense value that is neither keep nor
-/// drop is a mask_wrong failure; several masks in a file, none of them named, is a usage failure.
+/// Reads one mask. `dense` applies to dense datasets only. A dense value that is neither keep nor
+/// drop is a mask_wrong failure. A file with several masks, none of which is named, is a usage
+/// failure.
 Outcome<MaskOperand> read_operand(const std::string& text, const DenseReadOptions& dense,
                                   bool quiet);
 Outcome<MaskOperand> read_resolved(const ResolvedAddress& resolved, const DenseReadOptions& dense,

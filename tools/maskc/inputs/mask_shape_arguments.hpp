@@ -10,10 +10,10 @@
 
 namespace fdma::maskc {
 
-/// Failures: usage; one names the option to give where the specification mentions b or h.
+/// Failure: usage. The message names the missing option if the specification mentions b or h.
 Outcome<MaskShape> mask_shape(const Arguments& arguments, const MaskExpr& expr);
 
-/// What compile and convert print of a mask that they have written, one fact a line.
+/// The summary that compile and convert print of a mask that they have written, one fact a line.
 std::string summary_text(const std::string& file, const std::string& name, const BlockMask& mask,
                          const MaskStatistics& statistics);
 

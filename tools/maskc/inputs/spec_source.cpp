@@ -13,7 +13,8 @@
 namespace fdma::maskc {
 namespace {
 
-// One byte above what the parser accepts, so that it can say that the text is too long.
+// The reader takes one byte more than the parser accepts, so that the parser reports a text that is
+// too long.
 constexpr std::size_t kMaxSpecBytes = (std::size_t{16} << 20) + 1;
 
 Outcome<std::string> read_stream(std::FILE* stream, const std::string& name) {

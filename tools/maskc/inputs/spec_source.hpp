@@ -1,4 +1,5 @@
-// The specification that a command line gives: as text, as a file, on standard input.
+// The specification that a command line gives as text, as a file or on standard input, and its
+// tables.
 #pragma once
 
 #include <map>
@@ -22,7 +23,7 @@ struct SpecSource {
 /// `value` is "-", the path of an existing file, or the text itself. Failure: file.
 Outcome<SpecSource> read_spec(const std::string& value);
 
-/// Failure: usage, every diagnostic with its line and a caret.
+/// Failure: usage; the message holds every diagnostic with its line and a caret.
 Outcome<MaskExpr> parse_spec(const SpecSource& source);
 
 /// Tables that the tool owns, and views of them for the library.
@@ -33,10 +34,11 @@ struct OwnedTables {
 
 /// Reads every "name=FILE.h5:/DATASET", "name=0,1,127" and "name=zoh(..)" (zoh_table.hpp).
 ///
-/// Inline tables hold whole numbers or true and false; commas between entries, semicolons between
-/// rows ("1,0;1,1" is 2 x 2). A single entry is a parameter (rank 0) where the specification writes
-/// @name alone, and a list of one entry where it indexes @name or hands it to a mask by keyword
-/// (lengths=@name); a trailing comma always makes a list. Failures: usage, file.
+/// Inline tables hold whole numbers, or true and false. Commas separate entries and semicolons
+/// separate rows: "1,0;1,1" is a 2 x 2 table. A single entry is a parameter (rank 0) where the
+/// specification writes @name alone. It is a list of one entry where the specification indexes
+/// @name or passes it to a named mask by keyword (lengths=@name). A trailing comma always makes a
+/// list. Failures: usage, file.
 Outcome<OwnedTables> read_tables(const std::vector<std::string>& arguments, const MaskExpr& expr);
 
 /// The --table option.

@@ -108,7 +108,7 @@ OwnedTable make_owned(const InlineTable& table, int rank) {
   return owned;
 }
 
-// Rank of a table of one entry, by how the specification uses it.
+// The rank of a table with one entry, decided by how the specification uses the table.
 int rank_of_single_entry(const MaskExpr& expr, std::string_view name) {
   for (const ExprNode& node : expr.nodes()) {
     if (node.op == ExprOp::table && node.symbol == name && !node.children.empty()) {

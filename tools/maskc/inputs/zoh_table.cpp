@@ -120,7 +120,7 @@ Outcome<OwnedTable> zoh_table(const std::string& name, const std::string& value)
       values.view(), dt_proj.view(), a_coef.view(),
       make_contiguous_mutable_view(table.bytes.data(), DType::float32, 3, extents), {call.mode});
   if (!scored) return named(scored.error());
-  // One batch element: for all of the mask's.
+  // Values with one batch element serve all batch elements of the mask.
   table.rank = shape->num_batches == 1 ? 2 : 3;
   const std::int64_t* first = extents + (3 - table.rank);
   std::copy(first, first + table.rank, table.extents);

@@ -1,4 +1,4 @@
-// A block sparse row matrix of SciPy or cuSPARSE.
+// The interop layout bsr: a block sparse row matrix of SciPy or cuSPARSE.
 #include "interop/interop_format.hpp"
 
 namespace fdma::maskc {

@@ -1,4 +1,4 @@
-// FlashAttention's packed sequences.
+// The interop layout cu_seqlens: FlashAttention's packed sequences.
 #include "fdma/io/interop/cu_seqlens_group.hpp"
 #include "interop/interop_format.hpp"
 

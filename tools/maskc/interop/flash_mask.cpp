@@ -1,4 +1,4 @@
-// FlashMask's startend_row_indices.
+// The interop layout flash_mask: FlashMask's startend_row_indices.
 #include "interop/interop_format.hpp"
 
 namespace fdma::maskc {

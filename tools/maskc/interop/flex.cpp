@@ -1,4 +1,4 @@
-// PyTorch FlexAttention's BlockMask.
+// The interop layout flex: PyTorch FlexAttention's BlockMask.
 #include "interop/interop_format.hpp"
 
 namespace fdma::maskc {

@@ -1,4 +1,5 @@
-// Hugging Face's four-dimensional mask: either form is read, and each is written under its name.
+// The interop layouts of Hugging Face's four-dimensional mask. Either form is read under both
+// names; each form is written under its own name.
 #include "fdma/io/interop/hf_mask_group.hpp"
 #include "interop/interop_format.hpp"
 

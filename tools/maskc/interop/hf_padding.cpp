@@ -1,4 +1,4 @@
-// Hugging Face's two-dimensional padding mask.
+// The interop layout hf_padding: Hugging Face's two-dimensional padding mask.
 #include "fdma/io/interop/hf_padding_group.hpp"
 #include "interop/interop_format.hpp"
 

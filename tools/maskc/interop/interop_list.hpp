@@ -1,5 +1,6 @@
-// The layouts of other systems, by name, ascending: one line each, no other file needs to know
-// them. Included where FDMA_INTEROP(name) says what to do with each (interop_format.cpp).
+// The interop layouts by name, ascending, one line each. No other file lists them.
+// interop_format.cpp includes this file with FDMA_INTEROP(name) defined as what to do with each
+// layout.
 FDMA_INTEROP(bsr)
 FDMA_INTEROP(cu_seqlens)
 FDMA_INTEROP(flash_mask)
