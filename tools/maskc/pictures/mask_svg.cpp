@@ -1,5 +1,5 @@
-// The mask lies in an inner svg element whose units are cells (so numbers are whole and corners
-// exact), stretched to the picture; the legend is outside it, in pixels.
+// Draws the mask in an inner svg element whose units are cells. Numbers are then whole and corners
+// exact; the viewer stretches the element to the picture. The legend is outside it, in pixels.
 #include "pictures/mask_svg.hpp"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ struct LegendEntry {
   std::string_view words;
 };
 
-// Path data with its colour, and what the reader has to know about them.
+// The path data of each colour, and the facts that the picture states beside them.
 struct Layers {
   std::vector<std::pair<Colour, std::string>> paths;
   std::vector<LegendEntry> legend;
@@ -61,7 +61,7 @@ void append_span(std::vector<ShadedSpan>& spans, std::int64_t begin, std::int64_
   }
 }
 
-// The classes of tiles; false if they have too many corners.
+// Traces the classes of tiles; false if they have too many corners.
 bool trace_tiles(const SegmentMask& mask, OutlineTracer& tracer) {
   std::vector<ShadedSpan> spans;
   bool fits = true;
@@ -79,7 +79,7 @@ bool trace_tiles(const SegmentMask& mask, OutlineTracer& tracer) {
   return fits;
 }
 
-// The live cells of partial tiles; false if they have too many corners.
+// Traces the live cells of partial tiles; false if they have too many corners.
 bool trace_live_cells(const SegmentMask& mask, OutlineTracer& tracer) {
   std::vector<ShadedSpan> spans;
   std::vector<Interval> keys;
@@ -141,7 +141,8 @@ std::optional<Layers> tile_layers(const SegmentMask& mask) {
   return layers;
 }
 
-// Areas of at least two tiles a side, as fine as the corners allow. 64 x 64 areas always fit.
+// Areas of at least two tiles a side, as fine as the limit on corners allows. 64 x 64 areas always
+// keep within the limit.
 Layers area_layers(const SegmentMask& mask, Progress& progress) {
   std::vector<Colour> colours{kFullColour};
   for (int i = 0; i < kNumAreaShades; ++i) {
@@ -188,7 +189,7 @@ Layers area_layers(const SegmentMask& mask, Progress& progress) {
   }
 }
 
-// About the width of a line of 12 pixel letters, on the safe side.
+// An upper estimate of the width of a line of 12 pixel letters.
 std::int32_t words_width(std::string_view words) {
   return static_cast<std::int32_t>(words.size()) * 15 / 2;
 }
@@ -278,7 +279,7 @@ SvgPicture draw_svg(const SegmentMask& mask, const SvgOptions& options, Progress
 }
 
 std::string markup_text(const std::string& text) {
-  // The JSON library replaces what is no UTF-8.
+  // The JSON library replaces bytes that are not UTF-8.
   const std::string valid =
       Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace))
           .get<std::string>();

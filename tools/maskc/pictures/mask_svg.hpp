@@ -1,4 +1,4 @@
-// A mask as a drawing of vectors.
+// A mask as an SVG drawing.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ struct SvgOptions {
   std::int32_t size = 1024;  ///< longest side of the mask, in pixels
   bool has_legend = false;
   std::string title;
-  std::string description;  ///< followed by a sentence on the level of detail
+  std::string description;  ///< a sentence on the level of detail follows it
 };
 
-/// Corners of outlines that a drawing may have; beyond them it is drawn in coarser squares.
+/// The most corners of outlines that a drawing may have. Beyond them coarser squares are drawn.
 inline constexpr std::int64_t kMaxCorners = std::int64_t{1} << 17;
-/// Cells of a mask that is drawn cell by cell (512 x 512).
+/// The most cells of a mask that is drawn cell by cell (512 x 512).
 inline constexpr std::int64_t kMaxCellsDrawn = std::int64_t{1} << 18;
 
 struct SvgPicture {
@@ -36,14 +36,14 @@ struct SvgPicture {
   std::int64_t num_outlines = 0;
 };
 
-/// A stand-alone SVG document with title and description, at the finest of three levels of detail
-/// that keeps within kMaxCorners: cells (masks up to kMaxCellsDrawn), classes of tiles, or areas of
-/// whole tiles. The mask has a cell at least.
+/// A stand-alone SVG document with title and description. It has the finest of three levels of
+/// detail that keeps within kMaxCorners: cells (masks up to kMaxCellsDrawn), classes of tiles, or
+/// areas of whole tiles. The mask has at least one cell.
 ///
 /// Invariants  an area is full (empty) iff all its cells are true (false), else partial, in eight
 ///             shades by its share of live cells; one path element per colour
-/// Cost        O(tile rows * segments) for cells and tiles; that of rasterize() for areas. The text
-///             has at most 2 MiB or so and a bounded number of elements
+/// Cost        O(tile rows * segments) for cells and tiles; the cost of rasterize() for areas. The text
+///             has at most about 2 MiB and a bounded number of elements
 SvgPicture draw_svg(const SegmentMask& mask, const SvgOptions& options, Progress& progress);
 
 /// `text` as character data of XML and HTML: no markup, no character that XML forbids, UTF-8.

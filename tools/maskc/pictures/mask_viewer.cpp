@@ -1,5 +1,5 @@
-// Arrays go into the page as little-endian 32-bit integers (bitmaps as bytes) in base64: the
-// indices of a page are small, because the page is.
+// Builds the page. The arrays are stored as little-endian 32-bit integers (bitmaps as bytes) in
+// base64. The indices of a page are small, because kMaxViewerBytes bounds the arrays.
 #include "pictures/mask_viewer.hpp"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 namespace fdma::maskc {
 namespace {
 
-// Base64 of bytes that come one after the other.
+// Base64 of bytes that are appended one after the other.
 class Base64Writer {
  public:
   explicit Base64Writer(std::string& out) : out_(out) {}
@@ -60,8 +60,8 @@ void write_intervals(Base64Writer& out, const std::vector<Interval>& intervals) 
   }
 }
 
-// Writes the array of that name in the order in which viewer/mask_arrays.js reads it; false if
-// there is none.
+// Writes the array named `name` in the order in which viewer/mask_arrays.js reads it; false if
+// there is no such array.
 bool write_array(std::string& page, const SegmentMask& mask, std::string_view name) {
   Base64Writer out(page);
   if (name == "runs") {

@@ -1,4 +1,4 @@
-// A mask as a web page that zooms and pans.
+// A mask as an HTML page that zooms and pans.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@
 
 namespace fdma::maskc {
 
-/// Bytes of arrays that a page may hold; base64 makes a third more of them.
+/// The most bytes of arrays that a page may hold. Base64 adds a third to them.
 inline constexpr std::int64_t kMaxViewerBytes = std::int64_t{64} << 20;
 
 struct ViewerWords {
   std::string title;
-  std::string description;                                 ///< for who cannot see the picture
+  std::string description;                                 ///< for readers who cannot see the picture
   std::vector<std::pair<std::string, std::string>> facts;  ///< names and values, listed beside it
 };
 
@@ -23,12 +23,12 @@ struct ViewerWords {
 /// offset, 8 B an interval.
 std::int64_t viewer_array_bytes(const SegmentMask& mask);
 
-/// One HTML document that holds everything it needs: the mask's arrays, style and script
-/// (viewer/mask_viewer.js says what it shows). It asks the network for nothing, and forbids itself
-/// to. The mask has a cell at least.
+/// One HTML document that holds everything it needs: the arrays of the mask, style and script
+/// (viewer/mask_viewer.js says what it shows). The page makes no network request and forbids itself
+/// any. The mask has at least one cell.
 ///
 /// Errors      unsupported: the arrays exceed kMaxViewerBytes
-/// Cost        O(arrays), whatever the lengths
+/// Cost        O(arrays), independent of the lengths
 Outcome<std::string> viewer_page(const SegmentMask& mask, const ViewerWords& words);
 
 }  // namespace fdma::maskc

@@ -51,7 +51,7 @@ void OutlineTracer::close(int shade, const Outline& outline) {
   auto out = std::back_inserter(paths_[static_cast<std::size_t>(shade)]);
   const std::vector<Corner>& left = outline.left;
   const std::vector<Corner>& right = outline.right;
-  // Across the top, down the right side, across the bottom, up the left side.
+  // The outline goes across the top, down the right side, across the bottom, up the left side.
   fmt::format_to(out, "M{} {}h{}", left.front().x, left.front().y,
                  right.front().x - left.front().x);
   for (std::size_t i = 1; i < right.size(); ++i) {

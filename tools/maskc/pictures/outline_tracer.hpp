@@ -1,4 +1,4 @@
-// Outlines of coloured areas that come strip by strip.
+// Traces the outlines of coloured areas that arrive strip by strip. mask_svg.cpp draws with it.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,12 @@ struct ShadedSpan {
 
 /// Joins the spans of consecutive strips into outlines, as path data of SVG.
 ///
-/// Method. A span that touches one of the same shade in the strip above continues that area's
-/// outline; the outline is kept as two chains of corners, its left and its right side, to which a
-/// strip adds only where the side moves. So a block of any height is four corners, a staircase
-/// (causal masks, windows) is one outline, and the text grows with the corners of the picture. An
-/// area that splits goes on in one of its parts; the others start outlines of their own.
+/// Method. A span that touches a span of the same shade in the strip above continues the outline of
+/// that area. The outline is kept as two chains of corners, its left side and its right side; a
+/// strip adds corners only where a side moves. A block of any height thus has four corners, and a
+/// staircase (causal masks, windows) is one outline. The text grows with the corners of the
+/// picture. If an area splits, one of its parts continues the outline; the other parts start
+/// outlines of their own.
 ///
 /// Example     OutlineTracer tracer(1, 1000); tracer.add_strip(0, 2, spans {[0, 2)});
 ///             tracer.add_strip(2, 4, spans {[0, 4)}); tracer.finish() is
@@ -31,11 +32,11 @@ class OutlineTracer {
  public:
   OutlineTracer(int num_shades, std::int64_t max_corners);
 
-  /// The strip of rows [begin, end) under the last one; spans ascend and are disjoint. False, and
-  /// nothing more is taken, if there are more corners than allowed.
+  /// Adds the strip of rows [begin, end) below the last one. Spans ascend and are disjoint. Returns
+  /// false, and takes no more, if there are more corners than allowed.
   bool add_strip(std::int64_t begin, std::int64_t end, std::span<const ShadedSpan> spans);
 
-  /// Path data by shade; empty where there is no such area.
+  /// The path data of each shade; empty for a shade without an area.
   std::vector<std::string> finish();
 
   std::int64_t num_outlines() const { return num_outlines_; }

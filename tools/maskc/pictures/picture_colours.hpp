@@ -18,7 +18,7 @@ inline constexpr Colour kPartialHigh{214, 96, 14};   ///< share 1: a live cell o
 inline constexpr Colour kInk{40, 40, 40};
 inline constexpr Colour kPaper{255, 255, 255};
 
-/// The colour of something partial of which this share is live.
+/// The colour of a partial area in which the share `share` of the cells is live.
 inline Colour partial_colour(float share) {
   Colour colour{};
   for (std::size_t i = 0; i < 3; ++i) {

@@ -39,7 +39,7 @@ Status write_text(const std::string& path, std::string_view text) {
   return Nothing{};
 }
 
-// Names and values of what is known of the mask.
+// Names and values of the known facts about the mask.
 std::vector<std::pair<std::string, std::string>> facts_of(const PictureSubject& subject) {
   const SegmentMask& mask = subject.segments;
   const TileCounts tiles = count_tiles(mask);
@@ -77,7 +77,7 @@ std::string title_of(const PictureSubject& subject) {
                      subject.pair.second);
 }
 
-// One paragraph for who cannot see the picture.
+// One paragraph for readers who cannot see the picture.
 std::string description_of(const PictureSubject& subject) {
   std::string text = "Attention mask, query rows downwards and keys to the right.";
   for (const auto& [name, value] : facts_of(subject)) {

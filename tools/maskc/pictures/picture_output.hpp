@@ -1,4 +1,4 @@
-// Pictures of a mask as files: PNG, SVG or a web page, chosen by the file's name.
+// Pictures of a mask as files: PNG, SVG or an HTML page, chosen by the suffix of the file name.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ namespace fdma::maskc {
 enum class PictureKind : std::uint8_t { png, svg, html };
 std::string_view to_string(PictureKind kind);
 
-/// By the suffix of `path`, in letters of either case. Failure: usage.
+/// The kind that the suffix of `path` names, in upper or lower case. Failure: usage.
 Outcome<PictureKind> picture_kind(const std::string& path);
 
-/// What is drawn: one (batch, head) pair of a mask.
+/// The subject of a picture: one (batch, head) pair of a mask.
 struct PictureSubject {
   const SegmentMask& segments;
-  const BlockMask& mask;  ///< after any crop: its origin and specification are told
+  const BlockMask& mask;  ///< after any crop; the picture states its origin and specification
   std::string label;
-  std::pair<std::int64_t, std::int64_t> pair;       ///< as the user counts them
+  std::pair<std::int64_t, std::int64_t> pair;       ///< in the numbering of the user
   std::pair<std::int64_t, std::int64_t> num_pairs;  ///< batch elements and heads of the whole mask
 };
 
@@ -32,14 +32,14 @@ struct PictureOptions {
   bool quiet = false;
 };
 
-/// What was written: members of the JSON document, and the same in words.
+/// A report on the written picture: members of the JSON document, and the same in words.
 struct PictureReport {
   Json members;
   std::string summary;
 };
 
-/// Writes the picture to `path`. Failures: file; unsupported for a mask without cells or too large
-/// for a page.
+/// Writes the picture to `path`. Failures: file; unsupported for a mask without cells or a mask
+/// that is too large for a page.
 Outcome<PictureReport> write_picture(PictureKind kind, const std::string& path,
                                      const PictureSubject& subject, const PictureOptions& options);
 

@@ -1,8 +1,8 @@
 // Colours, legend and the PNG file of an image of a mask.
 //
-// libpng's simplified interface wants the whole picture in memory, 0.8 GB for one of 16384 x 16384
-// pixels; its older one takes rows. That one leaves a failed call by longjmp, so each call has a
-// function of its own in which nothing needs a destructor.
+// The simplified interface of libpng needs the whole picture in memory (0.8 GB for 16384 x 16384
+// pixels); the older interface takes rows. The older interface leaves a failed call by longjmp, so
+// each call has its own function, in which nothing needs a destructor.
 #include "pictures/png_image.hpp"
 
 #include <fmt/format.h>
@@ -111,7 +111,7 @@ void draw_legend(RgbImage& image) {
 
 constexpr std::int32_t kLegendWidth = 2 + 5 * kSwatch + 3 * 9 + 16 * kGlyphPitch;
 
-// libpng's messages; the text outlives the jump.
+// Keeps a message of libpng. The text lives longer than the jump.
 void keep_message(png_structp png, png_const_charp message) {
   auto* text = static_cast<std::array<char, 128>*>(png_get_error_ptr(png));
   std::snprintf(text->data(), text->size(), "%s", message);

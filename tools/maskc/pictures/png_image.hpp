@@ -11,8 +11,8 @@
 
 namespace fdma::maskc {
 
-/// A PNG file in 8-bit RGB that is written row by row, so that its memory is that of a few rows
-/// however large the picture is.
+/// A PNG file in 8-bit RGB, written row by row. Its memory is that of a few rows, independent of
+/// the size of the picture.
 ///
 /// Example     FDMA_TRY(PngWriter png, PngWriter::create(path, frame, scale, with_legend));
 ///             rasterize_rows(.., [&](.., kinds, densities) { png.add(kinds, densities); });
@@ -29,9 +29,9 @@ class PngWriter {
 
   std::int32_t width() const;
   std::int32_t height() const;
-  /// The next row of pixels of the image. What fails is said by finish().
+  /// Adds the next row of pixels of the image. finish() reports any failure of this call.
   void add(std::span<const PixelKind> kinds, std::span<const float> densities);
-  /// The legend and the end, after all rows. Failure: file.
+  /// Writes the legend and the end of the file, after all rows. Failure: file.
   Status finish();
 
  private:

@@ -1,4 +1,4 @@
-// Terminal drawings, sized to the terminal at hand.
+// Drawings of a mask on the terminal, sized to the terminal in use.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ namespace fdma::maskc {
 /// --pair, --width, --ascii.
 std::vector<OptionSpec> view_options();
 
-/// Size: --width, else the terminal's, else 80 columns; shades unless --ascii is given or the
-/// locale is not UTF-8. Failure: usage.
+/// The width is --width, else the width of the terminal, else 80 columns. Shades are drawn unless
+/// --ascii is given or the locale is not UTF-8. Failure: usage.
 Outcome<DrawOptions> draw_options(const Arguments& arguments);
 
 /// --pair B,H as a (batch, head) pair of `mask`; (0, 0) by default. Failure: usage.

@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// What one thread needs for one row, and what it has found so far.
+// The buffers of one thread for one row, and the errors that the thread has found so far.
 struct Worker {
   std::vector<Interval> intervals;
   std::vector<double> logits64;
@@ -33,7 +33,7 @@ class Checker {
  public:
   Checker(const AttentionShape& shape, const AttentionTensors& tensors, float softmax_scale)
       : shape_(shape), tensors_(tensors) {
-    // The scale that attention_forward uses, as the float that it is.
+    // The scale as attention_forward uses it, rounded to float.
     scale_ =
         softmax_scale != 0 ? softmax_scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   }
@@ -133,7 +133,7 @@ class Checker {
   float scale_ = 1;
 };
 
-// Rows whose comparison costs what is allowed: all, if their visible pairs do.
+// The number of rows whose comparison stays within the limit; all rows if their visible pairs do.
 std::int64_t affordable_rows(const BlockMask& mask, const AttentionShape& shape,
                              std::int64_t total_rows) {
   const std::int64_t dims = shape.head_dim + shape.head_dim_v;

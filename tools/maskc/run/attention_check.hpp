@@ -1,15 +1,16 @@
-// Is what attention_forward computed right? Compared with dense attention in float64.
+// Compares the results of attention_forward with dense attention in float64.
 //
-// Method. A row's visible keys come from the mask's own row intervals, not from the plan. Its
-// result is computed twice by definition: in float64 (the reference), and as an explicit matmul,
-// softmax, matmul in the tensors' own types with float32 sums, that is with logits rounded to the
-// type of q and probabilities to that of v (the yardstick). The result passes if its largest error
-// against the reference is at most twice the yardstick's, plus 1e-5 of the largest reference value,
-// for out and lse each. Rows without keys must be exactly 0 and -inf; NaN must be where the
-// reference has NaN and nowhere else.
+// Method. The visible keys of a row come from the row intervals of the mask, not from the plan. The
+// result of the row is computed twice by definition. The reference is computed in float64. The
+// yardstick is an explicit matmul, softmax, matmul in the tensors' own types with fp32 accumulators:
+// logits are rounded to the type of q and probabilities to the type of v. For out and for lse, the
+// largest error against the reference may be at most twice the largest error of the yardstick, plus
+// 1e-5 of the largest reference value. Rows without keys must be exactly 0 and -inf. NaN must be where
+// the reference has NaN and nowhere else.
 //
-// All rows are compared if that costs at most about 2^31 multiplications; otherwise rows spread
-// over batch elements, heads and tiles are: half of them first or last rows of tiles.
+// All rows are compared if that costs at most about 2^31 multiplications. Otherwise a selection of
+// rows is compared, spread over batch elements, heads and tiles; half of them are first or last rows
+// of tiles.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,7 @@ struct AttentionCheck {
   bool is_right() const { return out.is_right() && lse.is_right(); }
 };
 
-/// `max_rows` bounds the rows compared; 0: as described above. `softmax_scale` as in
+/// `max_rows` bounds the rows compared; 0 means the limit described above. `softmax_scale` is as in
 /// AttentionOptions. Failure: unsupported (memory).
 Outcome<AttentionCheck> check_attention(const BlockMask& mask, const AttentionPlan& plan,
                                         const AttentionTensors& tensors, float softmax_scale,
@@ -42,7 +43,7 @@ Outcome<AttentionCheck> check_attention(const BlockMask& mask, const AttentionPl
 
 /// "  check  4,096 of 65,536 rows: max abs error out 1.2e-07 (bound ..), lse .."
 std::string to_text(const AttentionCheck& check);
-/// Why it is not right, one sentence for each tensor.
+/// The reason why the result is wrong, one sentence for each tensor.
 std::string complaint(const AttentionCheck& check);
 Json to_json(const AttentionCheck& check);
 

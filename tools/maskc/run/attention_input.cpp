@@ -1,5 +1,5 @@
-// Random elements are drawn by position: element i of a tensor depends on the seed, the tensor and
-// i only, so that the same options give the same tensors on every machine and for any number of
+// Random elements depend on their position: element i of a tensor is a function of the seed, the
+// tensor and i. The same options thus give the same tensors on every machine and with any number of
 // threads. A value is the sum of four 16-bit numbers, scaled to mean 0 and variance 1.
 #include "run/attention_input.hpp"
 
@@ -72,7 +72,7 @@ float normal_like(std::uint64_t key, std::int64_t index) {
   return static_cast<float>((static_cast<double>(sum) - kMean) / kDeviation);
 }
 
-// The dimensions of one tensor in a file as they are spoken of.
+// The names of the dimensions of one tensor in a file, as messages state them.
 struct FileTensor {
   std::string label;
   TensorSpec spec;
@@ -412,7 +412,7 @@ Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_th
     draw(tensor, problem.seed, which, num_threads);
     return Nothing{};
   };
-  // Memory for the results first: what cannot be had is an error before the reading.
+  // The results get their memory first, so that missing memory fails before the reading.
   FDMA_TRY(memory.out, OwnedTensor::zeros(out_spec(problem)));
   FDMA_TRY(memory.lse, OwnedTensor::zeros(lse_spec(problem)));
   FDMA_TRY_VOID(fill(memory.q, "q", q_spec(problem), 0));

@@ -1,4 +1,4 @@
-// The tensors of one attention call of the tool: read from a file, or random.
+// The tensors of one attention call of run, bench and estimate, read from a file or random.
 #pragma once
 
 #include <string>
@@ -19,38 +19,39 @@ enum class TensorLayout : std::uint8_t { bshd, bhsd };
 std::string_view to_string(TensorLayout layout);
 TensorLayout layout_of(const Arguments& arguments);
 
-/// What a call computes, before any element is in memory.
+/// The problem that a call computes, known before any element is in memory.
 struct AttentionProblem {
   AttentionShape shape;
   ScoreSpec score;
   TensorLayout layout = TensorLayout::bshd;
-  std::string file;   ///< empty: random
-  std::string group;  ///< "/" or "/layer/", where the file has q, k, v and key_bias
+  std::string file;   ///< empty for random tensors
+  std::string group;  ///< "/" or "/layer/": the group in the file that holds q, k, v and key_bias
   std::int64_t seed = 0;
 
   /// "qkv.h5", "qkv.h5:/layer", "random tensors (seed 0)"
   std::string source() const;
 };
 
-/// The tensors in the order of the file; views in the order of attention_forward.
+/// The tensors in the order of dimensions of the file. tensors() gives views in the order of
+/// attention_forward.
 struct AttentionMemory {
   OwnedTensor q, k, v, key_bias, out, lse;
-  /// Borrows. out, lse: to be written.
+  /// The views borrow. The call writes out and lse.
   AttentionTensors tensors(const AttentionProblem& problem);
 };
 
-/// --batch, --heads, --heads-kv, --head-dim, --head-dim-v, --dtype, --seed: of random tensors.
+/// --batch, --heads, --heads-kv, --head-dim, --head-dim-v, --dtype and --seed, for random tensors.
 std::vector<OptionSpec> random_options();
 /// Failure: usage, if one of random_options() was given.
 Status check_no_random_options(const Arguments& arguments);
 OptionSpec tile_option();
 OptionSpec backend_option();
 OptionSpec plan_form_option();
-/// --columns, also of estimate
+/// --columns, which estimate has too.
 OptionSpec columns_option();
 
-/// --tile, --backend, --plan-form, --columns. With auto (is_auto) the backend is the best one here,
-/// or cpu for tensors that the best one has no kernels for.
+/// The choice by --tile, --backend, --plan-form and --columns. With --backend auto (is_auto), the
+/// backend is the best one of this machine, or cpu if the best one has no kernels for the tensors.
 struct PlanChoice {
   PlanOptions options;
   bool is_auto = false;
@@ -62,22 +63,23 @@ Outcome<AttentionPlan> make_chosen_plan(const BlockMask& mask, const AttentionPr
 
 /// Failures: usage.
 Outcome<AttentionProblem> random_problem(const Arguments& arguments, const MaskShape& mask);
-/// Looks at q, k, v and key_bias (if it is there) of `address`, FILE.h5 or FILE.h5:/GROUP; no value
-/// is read. Failures: file; usage for extents that fit neither each other nor the mask.
+/// Reads the extents of q, k, v and key_bias (if the file has it) at `address`, FILE.h5 or
+/// FILE.h5:/GROUP; reads no element. Failures: file; usage for extents that contradict each other
+/// or the mask.
 Outcome<AttentionProblem> file_problem(const std::string& address, TensorLayout layout,
                                        const MaskShape& mask);
 
-/// Random elements, about normal; `which` tells the tensors of a seed apart.
+/// Draws random elements, approximately normal. `which` tells apart the tensors of one seed.
 void draw(OwnedTensor& tensor, std::int64_t seed, std::uint64_t which, int num_threads);
 
-/// Failure: unsupported, if tensors of these extents do not fit; `what` they are.
+/// Failure: unsupported, if tensors of these extents do not fit in memory. `what` names them.
 Status check_memory(std::string_view what, const std::vector<TensorSpec>& specs);
 
-/// Takes memory for everything, reads or draws the inputs; out is 0 and lse -inf. Failures: file,
-/// unsupported (memory).
+/// Allocates all tensors, and reads or draws the inputs. out is then 0 and lse is -inf. Failures:
+/// file, unsupported (memory).
 Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_threads);
 
-/// "[1, 8192, 8, 64]" and so on, in the problem's layout.
+/// The extents and type of each tensor, "[1, 8192, 8, 64]" for example, in the problem's layout.
 TensorSpec q_spec(const AttentionProblem& problem);
 TensorSpec k_spec(const AttentionProblem& problem);
 TensorSpec v_spec(const AttentionProblem& problem);

@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Moves a bar by a counter that other threads advance, while this thread waits for them.
+// Moves a progress bar by a counter that other threads advance, while this thread waits for them.
 class CountedProgress {
  public:
   CountedProgress(const char* what, std::int64_t total, bool quiet) {
@@ -52,7 +52,8 @@ class CountedProgress {
   std::thread thread_;
 };
 
-// `call` gets the options with a counter of items; they are of either direction.
+// `call` gets the options with a counter of finished work tiles. Options are those of either
+// direction.
 template <class Options, class Call>
 Outcome<double> run_on_host(const AttentionPlan& plan, const Options& options, bool quiet,
                             const Call& call) {
@@ -102,8 +103,8 @@ Outcome<PlacedTensors> PlacedTensors::make(Backend backend, const AttentionProbl
   placed.memory_ = &memory;
   placed.on_host_ = placed.in_place_ = memory.tensors(problem);
   if (backend == Backend::cpu) return placed;
-  // In the order of fetch_results; out and lse go there, too: what a kernel does not write (rows
-  // past an element's length) comes back as it was.
+  // The copies are in the order of fetch_results. out and lse are copied too, so that values that a
+  // kernel does not write (rows past the length of an element) come back unchanged.
   AttentionTensors& tensors = placed.in_place_;
   const auto copy = [&](OwnedTensor& tensor, auto& view) -> Status {
     FDMA_TRY(DeviceMemory bytes, copied_to_gpu(tensor, view));

@@ -1,5 +1,5 @@
-// Calls of attention_forward and attention_backward as the verbs make them: timed, on the CPU with
-// a progress bar.
+// Calls of attention_forward and attention_backward for the verbs: timed, and on the CPU with a
+// progress bar.
 #pragma once
 
 #include <optional>
@@ -15,12 +15,13 @@
 
 namespace fdma::maskc {
 
-/// A copy of `tensor` on the current GPU, which `view` then is of. Failure: unsupported (memory).
+/// Copies `tensor` to the current GPU and makes `view` a view of the copy. Failure: unsupported
+/// (memory).
 Outcome<DeviceMemory> copied_to_gpu(const OwnedTensor& tensor, TensorView& view);
 Outcome<DeviceMemory> copied_to_gpu(const OwnedTensor& tensor, MutableTensorView& view);
 
-/// The tensors of a problem where a backend computes: in the host's memory as they are, or copied
-/// to the current GPU.
+/// The tensors of a problem in the memory of the backend: the host's tensors themselves, or copies
+/// on the current GPU.
 class PlacedTensors {
  public:
   /// Borrows `memory`. Failures: unsupported (no such device, memory).
@@ -29,9 +30,9 @@ class PlacedTensors {
 
   bool is_on_host() const { return copies_.empty(); }
   const AttentionTensors& on_host() const { return on_host_; }
-  /// What attention_forward gets.
+  /// The tensors that attention_forward takes.
   const AttentionTensors& in_place() const { return in_place_; }
-  /// Brings out and lse to the host's memory, where they are not there.
+  /// Copies out and lse to the host's memory, unless they are there.
   Status fetch_results() const;
 
  private:
@@ -40,14 +41,14 @@ class PlacedTensors {
   std::vector<DeviceMemory> copies_;
 };
 
-/// A plan where its backend runs it: a GPU has a copy of it and a workspace.
+/// A plan ready to run on its backend. On a GPU it has a copy of the plan and a workspace.
 class PlacedPlan {
  public:
-  /// Borrows `plan`. `options`: of a plan on a GPU. Failures: those of upload.
+  /// Borrows `plan`. `options` applies to a plan on a GPU. Failures: those of upload.
   static Outcome<PlacedPlan> make(const AttentionPlan& plan, const UploadOptions& options = {});
 
-  /// One call: the seconds that it took, on a GPU those between its beginning and its end there.
-  /// Failures: those of attention_forward or attention_backward.
+  /// Makes one call and returns its seconds. On a GPU they are measured on the device, from the
+  /// start of the call to its end. Failures: those of attention_forward or attention_backward.
   Outcome<double> run(const AttentionTensors& tensors, const AttentionOptions& options, bool quiet);
   Outcome<double> run(const BackwardTensors& tensors, const BackwardOptions& options, bool quiet);
 
@@ -63,9 +64,9 @@ class PlacedPlan {
 
 /// True cells of the mask over all batch elements and heads of the shape.
 std::int64_t allowed_pairs(const BlockMask& mask, const AttentionShape& shape);
-/// "123.4 GFLOP/s", from 10,000 on "12.3 TFLOP/s"
+/// "123.4 GFLOP/s"; from 10,000 GFLOP/s on "12.3 TFLOP/s".
 std::string rate_text(double gflops);
-/// Tiles and index tiles that the plan walks.
+/// The number of tiles and index tiles that the plan visits.
 std::int64_t live_tiles(const PlanCounts& counts);
 
 /// "cpu (AVX2)", "sm90 (NVIDIA H200)"

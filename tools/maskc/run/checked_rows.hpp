@@ -1,4 +1,4 @@
-// What checks of results have in common: which rows are compared, and plain sums.
+// The parts that the checks of results share: the choice of rows, and plain sums.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ namespace fdma::maskc {
 
 class Progress;
 
-/// A check of everything may cost about so many multiplications.
+/// The most multiplications, approximately, that a check of everything may cost.
 inline constexpr std::int64_t kMaxProducts = std::int64_t{1} << 31;
-/// Otherwise at least so many rows are compared.
+/// The least number of rows that a check of selected rows compares.
 inline constexpr std::int64_t kMinRowsChecked = 64;
 
-/// Rows of a tensor [batch, len, heads, dim] in which tiles of `tile_rows` begin.
+/// The rows of a tensor [batch, len, heads, dim] in which tiles have `tile_rows` rows.
 struct RowSpace {
   std::int64_t batch = 1, heads = 1, tile_rows = 128;
   std::function<std::int64_t(std::int64_t b)> length;
@@ -28,15 +28,16 @@ struct RowSpace {
   std::int64_t num_rows() const;
 };
 
-/// All rows, or `num_rows` of them: heads in turn, and in each the first row, the last, then by
-/// turns the first row of a tile, the last row of a tile and any row.
+/// All rows, or `num_rows` of them. The selection takes heads in turn. In each head it takes the
+/// first row, the last row, and then alternately the first row of a tile, the last row of a tile
+/// and any row.
 std::vector<TensorRow> rows_to_check(const RowSpace& space, std::int64_t num_rows);
 
-/// Segment masks of the groups that rows need, each made once. Borrows the mask.
+/// The segment masks of the groups that rows need; each is made once. Borrows the mask.
 class GroupsOfRows {
  public:
   explicit GroupsOfRows(const BlockMask& mask) : mask_(mask) {}
-  /// Makes the group of a batch element and query head; not from several threads.
+  /// Makes the segment mask of the group of a batch element and query head. Not thread-safe.
   void make(std::int64_t batch, std::int64_t head);
   const SegmentMask& of(std::int64_t batch, std::int64_t head) const;
 
@@ -48,11 +49,11 @@ class GroupsOfRows {
 };
 
 /// Calls work(i, worker) for every i of [0, count) on `num_workers` threads. Failure: unsupported,
-/// if one ran out of memory.
+/// if a thread ran out of memory.
 Status check_each(std::int64_t count, int num_workers, Progress& progress,
                   const std::function<void(std::int64_t i, int worker)>& work);
 
-/// Row `position` of a head, as numbers.
+/// Loads row `position` of a head as numbers.
 void load_row(const TensorView& tensor, std::int64_t b, std::int64_t position, std::int64_t head,
               std::int64_t count, float* values);
 /// An element of a float32 tensor [batch, head, position].
@@ -63,8 +64,8 @@ float element_at(const TensorView& tensor, std::int64_t b, std::int64_t head,
 float dot32(const float* a, const float* b, std::int64_t n);
 double dot64(const float* a, const float* b, std::int64_t n);
 
-/// Logits of one row as weights, in place; returns log(sum(exp(logits))). Where every logit is
-/// -inf weights are 0, where one is NaN all are.
+/// Turns the logits of one row into weights, in place, and returns log(sum(exp(logits))). If every
+/// logit is -inf, the weights are 0. If one logit is NaN, all weights are NaN.
 template <class T>
 T softmax(T* logits, std::size_t count);
 extern template float softmax(float*, std::size_t);

@@ -24,7 +24,7 @@ Outcome<OwnedTensor> read_tensor(const std::string& file, const std::string& dat
   return tensor;
 }
 
-// float32 [heads_kv, kv_len] of one batch element, or [batch, heads_kv, kv_len].
+// The scores as float32 [heads_kv, kv_len] of one batch element, or [batch, heads_kv, kv_len].
 Outcome<OwnedTensor> read_scores(const std::string& text, const AttentionShape& shape) {
   const MaskAddress address = parse_address(text);
   if (address.file.empty() || address.inner.empty()) {
@@ -51,7 +51,7 @@ Outcome<OwnedTensor> read_scores(const std::string& text, const AttentionShape& 
   return scores;
 }
 
-// M of each batch element and KV head.
+// Sets the mask M of each batch element and KV head.
 Status set_among(const BlockMask& among, DynamicMaskSpec& spec) {
   const AttentionShape& shape = spec.shape;
   const std::int64_t num_heads = among.shape.num_heads;

@@ -1,4 +1,4 @@
-// Elements of float32, float16 and bfloat16 tensors as numbers.
+// Reads and writes elements of float32, float16 and bfloat16 tensors as float numbers.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace fdma::maskc {
 
-/// Nearest, ties to even; NaN stays NaN, what is too large becomes infinite.
+/// The nearest value, ties to even. NaN stays NaN; values that are too large become infinite.
 std::uint16_t half_from_float(float value);
 std::uint16_t bfloat16_from_float(float value);
 float float_from_half(std::uint16_t bits);
@@ -16,10 +16,10 @@ float float_from_bfloat16(std::uint16_t bits);
 /// `value` as `dtype` (float32, float16, bfloat16) holds it.
 float rounded_to(DType dtype, float value);
 
-/// Elements [index, index + count) after `data` to `out`; dtype as above.
+/// Loads elements [index, index + count) after `data` into `out`. `dtype` is as above.
 void load_elements(const void* data, DType dtype, std::int64_t index, std::int64_t count,
                    float* out);
-/// The reverse, rounding.
+/// The reverse of load_elements, with rounding.
 void store_elements(const float* values, std::int64_t count, void* data, DType dtype,
                     std::int64_t index);
 

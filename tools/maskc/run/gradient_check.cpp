@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// What is known of a query before its gradients: lse and D, in both precisions.
+// The figures of a query that its gradients need: lse and D, in both precisions.
 struct QueryFigures {
   double lse64 = -kInfinity, shift64 = 0;
   float lse32 = 0, shift32 = 0;
@@ -33,7 +33,7 @@ struct GradientCell {
   float p32 = 0, ds32 = 0;
 };
 
-// A sum of rows in both precisions, and what it is compared with.
+// A sum of rows in both precisions, and the result that it is compared with.
 struct Sum {
   std::vector<double> in64;
   std::vector<float> in32, got;
@@ -61,7 +61,7 @@ struct Sum {
   }
 };
 
-// What one thread needs, and what it has found so far.
+// The buffers of one thread, and the errors that it has found so far.
 struct Worker {
   std::vector<Interval> intervals;
   std::vector<double> logits64;
@@ -94,7 +94,7 @@ class GradientChecker {
     return worker;
   }
 
-  // Figures of a query by definition.
+  // Computes the figures of a query by definition.
   void define_figures(const SegmentMask& mask, const TensorRow& row, Worker& worker) {
     QueryFigures& figures = figures_of(row);
     const std::int64_t head_kv = row.head / shape_.group_size();
@@ -127,7 +127,7 @@ class GradientChecker {
     figures.shift32 = dot32(worker.out.in32.data(), worker.dout.data(), shape_.head_dim_v);
   }
 
-  // Figures of a query by what the forward call left.
+  // Takes the figures of a query from the results of the forward call.
   void take_figures(const TensorRow& row, Worker& worker) {
     QueryFigures& figures = figures_of(row);
     figures.lse32 = element_at(tensors_.lse, row.batch, row.head, row.row);
@@ -157,7 +157,7 @@ class GradientChecker {
     worker.dq.compare(tensors_.dq, row, figures.is_empty(), worker.dq_error);
   }
 
-  /// `queries`: by query head of the group, the transposed mask.
+  /// `queries` has the transposed mask of each query head of the group.
   void check_key(const GroupsOfRows& queries, const TensorRow& row, bool has_key_bias,
                  Worker& worker) {
     worker.dk.clear();
@@ -220,7 +220,7 @@ class GradientChecker {
     return static_cast<T>(element_at(tensors_.key_bias, b, head_kv, key));
   }
 
-  // Of the query and the key in hand.
+  // The cell of the query and the key that the worker holds.
   GradientCell cell_of(const QueryFigures& figures, std::int64_t b, std::int64_t head_kv,
                        std::int64_t key, const Worker& worker) const {
     GradientCell cell;
@@ -239,7 +239,7 @@ class GradientChecker {
   std::vector<QueryFigures> figures_;  // [batch, heads_q, max_q_len]
 };
 
-// Multiplications of comparing everything: figures, dq, and dk with dv.
+// Whether comparing everything is affordable, by its multiplications: figures, dq, and dk with dv.
 bool is_affordable(const BlockMask& mask, const AttentionShape& shape) {
   constexpr double kProducts = 5;  // for each pair and column
   return static_cast<double>(allowed_pairs(mask, shape)) * (shape.head_dim + shape.head_dim_v) *

@@ -1,19 +1,20 @@
-// Are the gradients that attention_backward computed right? Compared with their formulas in
-// float64.
+// Compares the gradients of attention_backward with their formulas in float64.
 //
-// Method. With P = exp(logits - lse) and D = rowsum(P * dP), dP = dout v^T,
+// Method. With P = exp(logits - lse), dP = dout v^T and D = rowsum(P * dP):
 //
-//   dv = P^T dout    dS = P * (dP - D)    dq = scale dS k    dk = scale dS^T q    dkey_bias = sum
-//   dS
+//   dv = P^T dout    dS = P * (dP - D)    dq = scale dS k    dk = scale dS^T q    dkey_bias = sum dS
 //
-// lse and D of every query by definition where that, for all queries and keys, costs at most about
-// 2^31 multiplications. Otherwise rows of dq, and keys of dk, dv and dkey_bias, are spread as
-// attention_check spreads rows, and lse and out of the forward call, which has a check of its own,
-// stand for theirs (D = rowsum(dout * out)): a key has as many lse and D as queries see it, and
-// each would be a whole row. The yardstick is the explicit computation in the tensors' own types:
-// out rounded to its type, P and dS to that of v and q where they enter a product, sums in float32.
-// Keys that a query sees come from the rows of the mask, queries that see a key from those of the
-// transposed mask, neither from a plan. Rows without keys and keys that nobody sees are exactly 0.
+// If everything costs at most about 2^31 multiplications, lse and D of every query are computed by
+// definition, and all queries and keys are compared. Otherwise rows of dq, and keys of dk, dv and
+// dkey_bias, are selected as attention_check selects rows. The check then takes lse and out from the
+// forward call, which has a check of its own, and D = rowsum(dout * out). A key needs lse and D of
+// every query that sees it, and each of them would cost a whole row.
+//
+// The yardstick is the explicit computation in the tensors' own types. It rounds out to its type, and
+// P and dS to the types of v and q where they enter a product; it has fp32 accumulators. The keys that
+// a query sees come from the rows of the mask. The queries that see a key come from the rows of the
+// transposed mask. Neither comes from a plan. The gradients of rows without keys, and of keys that no
+// query sees, must be exactly 0.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +31,9 @@ namespace fdma::maskc {
 class Progress;
 
 struct GradientCheck {
-  std::int64_t num_rows = 0;    ///< of dq, compared
+  std::int64_t num_rows = 0;    ///< rows of dq that are compared
   std::int64_t total_rows = 0;  ///< over batch elements and heads
-  std::int64_t num_keys = 0;    ///< of dk, dv and dkey_bias
+  std::int64_t num_keys = 0;    ///< keys of dk, dv and dkey_bias that are compared
   std::int64_t total_keys = 0;
   bool has_key_bias = false;  ///< dkey_bias is compared
   TensorError dq, dk, dv, dkey_bias;
@@ -42,16 +43,17 @@ struct GradientCheck {
   }
 };
 
-/// `plan`: of the backward call. `max_rows` bounds the rows and the keys compared; 0: as described
-/// above. dkey_bias is compared with a D by definition only, or in float32: out rounded to 16 bits
-/// is too far from it. Failure: unsupported (memory).
+/// `plan` is that of the backward call. `max_rows` bounds the rows and the keys compared; 0 means
+/// the limit described above. dkey_bias is compared only if D is computed by definition or tensors
+/// are float32: an out rounded to 16 bits gives a D that is too far off. Failure: unsupported
+/// (memory).
 Outcome<GradientCheck> check_gradients(const BlockMask& mask, const AttentionPlan& plan,
                                        const BackwardTensors& tensors, float softmax_scale,
                                        std::int64_t max_rows, int num_threads, Progress& progress);
 
 /// "all 548 queries and 274 keys against float64: max abs error dq 1.2e-07 (bound ..), dk .."
 std::string to_text(const GradientCheck& check);
-/// Why it is not right, one sentence for each tensor.
+/// The reason why the gradients are wrong, one sentence for each tensor.
 std::string complaint(const GradientCheck& check);
 Json to_json(const GradientCheck& check);
 

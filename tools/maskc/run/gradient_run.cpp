@@ -19,7 +19,7 @@ TensorView in_call_order(const AttentionTensors& forward, const OwnedTensor& of_
   return view;
 }
 
-// A gradient in the place of `input`, whose dtype and strides it has.
+// A view of a gradient with the dtype and strides of `input`.
 MutableTensorView like(const TensorView& input, OwnedTensor& gradient) {
   MutableTensorView view;
   view.data = gradient.data();
@@ -82,8 +82,8 @@ Outcome<PlacedGradients> PlacedGradients::make(const PlacedTensors& forward,
   placed.on_host_ = memory.tensors(problem, forward.on_host());
   placed.in_place_ = memory.tensors(problem, forward.in_place());
   if (forward.is_on_host()) return placed;
-  // In the order of fetch_results, gradients go there, too: what a kernel does not write comes back
-  // as it was.
+  // The copies are in the order of fetch_results. Gradients are copied too, so that values that a
+  // kernel does not write come back unchanged.
   BackwardTensors& tensors = placed.in_place_;
   const auto copy = [&](OwnedTensor& tensor, auto& view) -> Status {
     FDMA_TRY(DeviceMemory bytes, copied_to_gpu(tensor, view));
@@ -141,7 +141,7 @@ Outcome<CallPlans> CallPlans::make(const BlockMask& mask, const AttentionProblem
   }
   FDMA_TRY(plans.forward, make_chosen_plan(mask, problem, forward));
   const bool agree = !plans.backward || plans.backward->backend == plans.forward.backend;
-  if (!agree) {  // auto: no forward kernel there
+  if (!agree) {  // auto: the backend of the backward plan has no forward kernel
     backward.options.backend = plans.forward.backend;
     FDMA_TRY(plans.backward, make_chosen_plan(mask, problem, backward));
   }
@@ -180,7 +180,7 @@ double bytes_of(const AttentionPlan& plan) {
   const double out = shape.head_dim_v * size_bytes(shape.out_dtype);
   const double kv =
       shape.head_dim * size_bytes(shape.k_dtype) + shape.head_dim_v * size_bytes(shape.v_dtype);
-  const double times = plan.is_backward() ? 2 : 1;  // each with its gradient
+  const double times = plan.is_backward() ? 2 : 1;  // each input with its gradient
   double bytes = 0;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     bytes +=

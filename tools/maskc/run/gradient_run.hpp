@@ -1,5 +1,5 @@
-// Calls of attention_backward as the verbs make them: the forward call that they follow, the
-// tensors of gradients, the time.
+// Calls of attention_backward for the verbs: the forward call that precedes them, the tensors of
+// gradients, the time.
 #pragma once
 
 #include <optional>
@@ -12,20 +12,21 @@
 
 namespace fdma::maskc {
 
-/// The tensors that a backward call has besides those of the forward call, in the order of the
-/// file: dout is that of out, gradients are those of q, k, v and key_bias (float32, where there is
-/// one), 0 until they are computed.
+/// The tensors that a backward call has besides those of the forward call, in the order of
+/// dimensions of the file. dout is the gradient of out. The others are the gradients of q, k, v and
+/// key_bias (float32, if there is a key_bias); they are 0 until they are computed.
 struct GradientMemory {
   OwnedTensor dout, dq, dk, dv, dkey_bias;
 
   /// dout is read from the problem's file (dataset dout) or drawn. Failures: file, unsupported
   /// (memory).
   static Outcome<GradientMemory> fill(const AttentionProblem& problem, int num_threads);
-  /// With `forward`: those of the forward call, out and lse written. Borrows.
+  /// The tensors of the backward call. `forward` has the tensors of the forward call, with out and
+  /// lse computed. Borrows.
   BackwardTensors tensors(const AttentionProblem& problem, const AttentionTensors& forward);
 };
 
-/// The same where a backend computes, beside the PlacedTensors of the forward call.
+/// The same tensors in the memory of a backend, beside the PlacedTensors of the forward call.
 class PlacedGradients {
  public:
   /// Borrows both. Failures: unsupported (memory).
@@ -34,7 +35,7 @@ class PlacedGradients {
 
   const BackwardTensors& on_host() const { return on_host_; }
   const BackwardTensors& in_place() const { return in_place_; }
-  /// Brings gradients to the host's memory, where they are not there.
+  /// Copies the gradients to the host's memory, unless they are there.
   Status fetch_results() const;
 
  private:
@@ -54,8 +55,8 @@ OptionSpec deterministic_option();
 Outcome<BackwardChoice> backward_choice(const Arguments& arguments, const char* option,
                                         bool is_backward);
 
-/// The plans of one mask: of the forward call and, where gradients are wanted, of the backward
-/// call, both for the same backend.
+/// The plans of one mask, for one backend: the plan of the forward call and, if gradients are
+/// wanted, the plan of the backward call.
 struct CallPlans {
   AttentionPlan forward;
   std::optional<AttentionPlan> backward;
@@ -63,18 +64,18 @@ struct CallPlans {
   /// Failures: those of make_plan.
   static Outcome<CallPlans> make(const BlockMask& mask, const AttentionProblem& problem,
                                  const PlanChoice& choice, const BackwardChoice& gradients);
-  /// The one whose call is timed.
+  /// The plan of the call that is timed.
   const AttentionPlan& timed() const { return backward ? *backward : forward; }
 };
 
-/// Calls of one mask where its backend runs them.
+/// The calls of one mask, ready to run on their backend.
 class PlacedCalls {
  public:
   /// Borrows `plans`. Failures: those of upload.
   static Outcome<PlacedCalls> make(const CallPlans& plans, const BackwardChoice& gradients);
 
-  /// The forward call, and the backward call if there is one, which then is what the seconds are
-  /// of. `gradients`: null without one. Failures: those of the calls.
+  /// Makes the forward call, and the backward call if there is one. The seconds are those of the
+  /// last of them. `gradients` is null without a backward call. Failures: those of the calls.
   Outcome<double> run(const PlacedTensors& tensors, const PlacedGradients* gradients,
                       const AttentionOptions& options, bool quiet);
 
@@ -87,9 +88,9 @@ class PlacedCalls {
   bool is_deterministic_;
 };
 
-/// Operations for `pairs` allowed pairs of the timed call.
+/// The floating-point operations of the timed call for `pairs` allowed pairs.
 double flops_of(const AttentionPlan& plan, std::int64_t pairs);
-/// Bytes of every tensor of the timed call, each once: what it moves at least.
+/// The bytes of every tensor of the timed call, each counted once: a lower bound of its traffic.
 double bytes_of(const AttentionPlan& plan);
 
 }  // namespace fdma::maskc

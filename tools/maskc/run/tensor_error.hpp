@@ -1,4 +1,4 @@
-// How far a tensor is from its float64 reference, and by what bound that is judged.
+// The error of a tensor against its float64 reference, and the bound that it must keep.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace fdma::maskc {
 
-/// A row of a tensor: of a query, or of a key.
+/// A row of a tensor. It belongs to a query or to a key.
 struct TensorRow {
   std::int64_t batch = 0, head = 0, row = 0;
   friend bool operator==(const TensorRow&, const TensorRow&) = default;
@@ -18,9 +18,9 @@ struct TensorRow {
   }
 };
 
-/// One tensor against the reference: right if nothing is wrong and the largest error is at most
-/// twice that of an explicit computation in the tensors' own types (the yardstick), plus 1e-5 of
-/// the largest reference value.
+/// One tensor against the reference. The tensor is right if no element is wrong and the largest
+/// error is at most twice that of an explicit computation in the tensors' own types (the
+/// yardstick), plus 1e-5 of the largest reference value.
 struct TensorError {
   double max_error = 0;
   double yardstick = 0;      ///< the largest error of the explicit computation
@@ -32,9 +32,9 @@ struct TensorError {
   double bound() const { return 2 * yardstick + 1e-5 * max_reference; }
   bool is_right() const { return num_wrong == 0 && max_error <= bound(); }
 
-  /// Takes one element in. `explicit_value` is the yardstick's; `is_exact`: no error is allowed.
-  /// The place does not depend on the order of elements: the first wrong one, else the largest
-  /// error, the first of equals.
+  /// Adds one element. `explicit_value` is the yardstick's; with `is_exact` no error is allowed.
+  /// The place does not depend on the order of elements: it is the first wrong one, else the first
+  /// of those with the largest error.
   void take(double reference, double explicit_value, double got, const TensorRow& row,
             bool is_exact);
   void merge(const TensorError& other);
@@ -42,7 +42,7 @@ struct TensorError {
 
 /// "out 1.20e-07 (bound ..)"
 std::string error_text(const char* name, const TensorError& error);
-/// Appends a line to `text` if the tensor is not right; `what` is a row of it.
+/// Appends a line to `text` if the tensor is not right. `what` names a row of the tensor.
 void append_complaint(std::string& text, const char* name, const char* what,
                       const TensorError& error);
 Json to_json(const TensorError& error);

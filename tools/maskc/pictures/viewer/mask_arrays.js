@@ -1,5 +1,5 @@
-// The compiled mask: the arrays of a SegmentMask (formats/segment_mask.hpp), and what they say of
-// tile rows, tiles and cells. Nothing here looks at a cell that is not asked for.
+// The compiled mask: the arrays of a SegmentMask (formats/include/fdma/formats/segment_mask.hpp), and what they say
+// about tile rows, tiles and cells. A query visits only the cells that it asks for.
 "use strict";
 
 const FULL = 0, BITMAP = 1, ROWS = 2, COLUMNS = 3;  // kinds of segments
@@ -49,7 +49,7 @@ class MaskArrays {
     this.indexRuns();
   }
 
-  // Runs interleave where the block sides differ: those of a residue class of tile rows ascend without gaps.
+  // Runs interleave where the block sides differ: the runs of one residue class of tile rows ascend without gaps.
   indexRuns() {
     this.period = this.blockKv / greatestCommonDivisor(this.blockQ, this.blockKv);
     this.runsByResidue = Array.from({ length: this.period }, () => []);
@@ -88,8 +88,7 @@ class MaskArrays {
     return firstIndex(this.columnOffsets[k], this.columnOffsets[k + 1], (i) => intervals[2 * i + 1] > q);
   }
 
-  // What is known of a cell: {row, col} of its tile, {name} of the tile's class and {kind} of its
-  // segment, {isLive}.
+  // The facts about a cell: {row, col} of its tile, {name} of the tile's class and {kind} of its segment, {isLive}.
   cell(q, k) {
     const row = Math.floor(q / this.blockQ), col = Math.floor(k / this.blockKv);
     const found = { row, col, name: "empty", kind: "", isLive: false };

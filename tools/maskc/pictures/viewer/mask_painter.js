@@ -1,13 +1,13 @@
-// Pixels of a view of the mask.
+// Computes the pixels of a view of the mask.
 //
-// A view is {cells, pixels, left, top}: a pixel is `cells` x `cells` cells, or a cell is `pixels` x `pixels` pixels (one
-// of the two is 1), and the canvas shows the pixels from (left, top) of that picture. All are whole numbers, so what a
-// pixel stands for is exact:
-// - from 1 pixel a cell on, each pixel belongs to one cell and has its colour;
-// - below, a pixel is full (empty) iff every tile that it touches is full (empty). Any other pixel, over a partial tile
-//   or over several classes, has a shade between the two partial colours, by the share of live area, where a partial
-//   tile counts as half. So no class hides behind another.
-// Only tile rows and segments that touch the view are visited.
+// A view is {cells, pixels, left, top}. A pixel is `cells` x `cells` cells, or a cell is `pixels` x `pixels` pixels (one
+// of the two is 1). The canvas shows the pixels from (left, top) of that picture. All four are whole numbers, so the
+// cells of a pixel are exact:
+// - with at least 1 pixel a cell, each pixel belongs to one cell and has its colour;
+// - with less, a pixel is full (empty) iff every tile that it touches is full (empty). Any other pixel lies over a partial
+//   tile or over several classes. Its shade is between the two partial colours, by the share of live area, where a
+//   partial tile counts as half. No class thus hides behind another.
+// The painter visits only tile rows and segments that touch the view.
 "use strict";
 
 const OUTSIDE = 0, EMPTY_CELL = 1, FULL_CELL = 2, MASKED_CELL = 3, LIVE_CELL = 4;
@@ -41,8 +41,8 @@ class MaskPainter {
     const to = Math.max(from, Math.min(width, Math.ceil(kvLen / size) - view.left));
     const firstKey = (view.left + from) * size;
     const endKey = Math.min(kvLen, (view.left + to) * size);
-    // Area of live cells and of cells of any segment that is not full. An interval of whole pixels is added at its ends
-    // and summed up along the row.
+    // The area of live cells, and the area of cells of any segment that is not full. An interval of whole pixels is
+    // added at its ends and summed up along the row.
     const full = new Float64Array(width + 2), partial = new Float64Array(width + 2);
     const fullSteps = new Float64Array(width + 2), partialSteps = new Float64Array(width + 2);
     const add = (edges, steps, begin, end, rows) => {
@@ -67,7 +67,7 @@ class MaskPainter {
         out.fill(cellColours[OUTSIDE]);
         return;
       }
-      // Pixel rows inside one tile row are alike, but for the last one of the mask.
+      // The pixel rows inside one tile row are equal, except for the last one of the mask.
       const firstRow = Math.floor(begin / blockQ), lastRow = Math.floor((end - 1) / blockQ);
       const key = firstRow === lastRow ? firstRow + ":" + (end - begin) : "";
       if (key === "" || key !== painted) {
@@ -108,7 +108,7 @@ class MaskPainter {
     const kinds = new Uint8Array(Math.max(0, endKey - firstKey));
     const line = new Uint32Array(width);
     let painted = -1;
-    // For each visible key, the interval that the last painted query has come to.
+    // For each visible key, the interval that the last painted query has reached.
     let cursors = null;
     const columnCells = (q, begin, end) => {
       const offsets = arrays.columnOffsets, intervals = arrays.columnIntervals;

@@ -1,14 +1,14 @@
-// The page: which part of the mask is seen at which zoom, what moves it, and what is said about the cell under the
+// The page: the visible part and zoom of the mask, the input that changes them, and the text about the cell under the
 // pointer.
 "use strict";
 
-const MAX_SLICE_MS = 12;   // painting goes on in the next frame after that
-const MIN_BORDER_PX = 12;  // tiles smaller than that have no border lines
+const MAX_SLICE_MS = 12;   // painting continues in the next frame after so many milliseconds
+const MIN_BORDER_PX = 12;  // tiles with shorter sides have no border lines
 
 const count = (value) => value.toLocaleString("en-US");
 
-// The zoom levels from near to far: pairs {cells, pixels}. No pixel of a level straddles the border of a tile that it
-// could keep to: it divides the tile or is made of whole ones.
+// The zoom levels from near to far: pairs {cells, pixels}. Where the tile sides allow it, a pixel divides the tile or
+// consists of whole tiles, so that no pixel straddles a tile border.
 function zoomLevels(arrays) {
   const { blockQ, blockKv } = arrays;
   const levels = [48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1].map((pixels) => ({ cells: 1, pixels }));
@@ -31,7 +31,8 @@ function zoomLevels(arrays) {
   return levels;
 }
 
-// "q0:q1,k0:k1" as [q0, q1, k0, k1], clipped to the mask; an end left out is the mask's. null: not such a text.
+// "q0:q1,k0:k1" as [q0, q1, k0, k1], clipped to the mask. A bound left out is the mask's; null if the text has another
+// form.
 function parseRange(text, arrays) {
   const match = /^\s*(\d*):(\d*)\s*,\s*(\d*):(\d*)\s*$/.exec(text);
   if (match === null) return null;
@@ -52,7 +53,7 @@ class MaskViewer {
     this.context = this.canvas.getContext("2d", { alpha: false });
     this.view = { cells: 1, pixels: 1, left: 0, top: 0 };
     this.level = 0;
-    this.range = null;    // what was asked for, until something moves the view
+    this.range = null;    // the range that was asked for, until the view moves
     this.pointer = null;  // in pixels of the canvas
     this.job = 0;
     this.painter = new MaskPainter(arrays, this.colours());
@@ -120,13 +121,14 @@ class MaskViewer {
     return [Math.floor(this.canvas.width / 2), Math.floor(this.canvas.height / 2)];
   }
 
-  // The cell position in the middle of pixel (x, y): the same pixel holds it at this level, whatever is rounded.
+  // The cell position in the middle of pixel (x, y). Rounding does not matter: the same pixel holds that position at
+  // this level.
   positionOf(x, y) {
     const { cells, pixels, left, top } = this.view;
     return [(top + y + 0.5) * cells / pixels, (left + x + 0.5) * cells / pixels];
   }
 
-  // What is at pixel (x, y) stays there.
+  // Zooms. The position at pixel (x, y) stays there.
   zoom(steps, [x, y] = this.centre()) {
     const level = Math.min(Math.max(this.level - steps, 0), this.levels.length - 1);
     this.place(level, ...this.positionOf(x, y), x, y);
@@ -138,7 +140,7 @@ class MaskViewer {
 
   // ---- Painting.
 
-  // Gives the canvases the whole device pixels of their place, so that none of theirs is spread over two.
+  // Gives the canvases as many pixels as the device has in their place, so that no pixel of theirs covers two.
   resize() {
     const scale = window.devicePixelRatio || 1;
     const { left, top, right, bottom } = document.getElementById("stage").getBoundingClientRect();
@@ -153,8 +155,8 @@ class MaskViewer {
     this.pixels = new Uint32Array(this.image.data.buffer);
   }
 
-  // Paints in slices, so that the page stays responsive; until it is done the old picture, moved and stretched, shows
-  // what is not painted yet.
+  // Paints in slices, so that the page stays responsive. Until it is done, the old picture, moved and stretched, shows
+  // the parts that are not painted yet.
   paint(before) {
     const job = ++this.job;
     const { width, height } = this.canvas;
@@ -207,7 +209,7 @@ class MaskViewer {
     }
   }
 
-  // Lines on the first pixels of tiles, where a tile has many pixels and a cell is not hidden by them.
+  // Draws lines on the first pixels of tiles, where tiles have many pixels and the lines hide no cell.
   drawBorders(context, width, height) {
     const { cells, pixels, left, top } = this.view;
     const { qLen, kvLen, blockQ, blockKv } = this.arrays;
@@ -228,7 +230,7 @@ class MaskViewer {
 
   // ---- Words.
 
-  // Says what is seen, in the page's footer and address.
+  // Writes the description of the view to the page's footer and address.
   tell() {
     const { cells, pixels, left, top } = this.view;
     const { qLen, kvLen } = this.arrays;
@@ -353,7 +355,7 @@ class MaskViewer {
     this.zoom(this.level - this.levels.findIndex(({ pixels }) => pixels === 8));
   }
 
-  // After a change of the window: what was asked for still fits, or the centre stays.
+  // Follows a change of the window: the requested range still fits, or the centre stays.
   follow() {
     const middle = this.positionOf(...this.centre());
     this.resize();
