@@ -15,7 +15,7 @@ inline constexpr std::int64_t kMaxViewerBytes = std::int64_t{64} << 20;
 
 struct ViewerWords {
   std::string title;
-  std::string description;                                 ///< for readers who cannot see the picture
+  std::string description;  ///< for readers who cannot see the picture
   std::vector<std::pair<std::string, std::string>> facts;  ///< names and values, listed beside it
 };
 
