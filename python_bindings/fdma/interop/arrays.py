@@ -1,12 +1,12 @@
 """Arrays of other systems on their way in and out of FDMA's core.
 
-In: arrays of NumPy, PyTorch and whatever speaks DLPack or the buffer protocol become contiguous
-NumPy arrays of the element type that the core wants, or an error that names the argument. Integers
-of any width are taken if their values fit. Tensors of a GPU are copied to the host, which waits for
-the GPU; masks are host objects, and each function says how much it copies.
+In: arrays of NumPy, PyTorch and any library with DLPack or the buffer protocol become contiguous
+NumPy arrays of the element type that the core needs; other objects raise an error that names the
+argument. Integers of any width are accepted if their values fit. Tensors on a GPU are copied to the
+host, which waits for the GPU. Masks are host objects; each function says how much it copies.
 
-Out: NumPy arrays, or PyTorch tensors where the caller names a device. PyTorch is imported only
-then, or is there already because a tensor of it came in.
+Out: NumPy arrays, or PyTorch tensors if the caller names a device. PyTorch is imported only in that
+case; if a tensor came in, PyTorch is loaded already.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Host = NDArray[Any]
 
 
 def mask_of(core: _fdma.BlockMask) -> BlockMask:
-    """The mask around `core`. Its class has the functions of peers as methods, hence imports us."""
+    """The BlockMask of a core mask. Its class imports this module, so the import stands here."""
     from ..masks.block_mask import BlockMask
 
     return BlockMask._wrap(core)
 
 
 def is_tensor(array: object) -> bool:
-    """True for a tensor of PyTorch, which is not imported to find out."""
+    """True for a tensor of PyTorch. The test does not import PyTorch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
 
@@ -47,9 +47,9 @@ def host_tensor(array: Any) -> Any:
 
 
 def host_array(name: str, array: Any) -> Host:
-    """`array` as NumPy's; CUDA tensors are copied, bfloat16 of PyTorch becomes float32.
+    """`array` as a NumPy array; CUDA tensors are copied, PyTorch's bfloat16 becomes float32.
 
-    Errors: TypeError for what is no array of numbers.
+    Errors: TypeError for an object that is not an array of numbers.
     """
     if is_tensor(array):
         tensor = host_tensor(array)
@@ -117,7 +117,7 @@ def zeros_and_ones(name: str, array: object, axes: str) -> Host:
 
 
 def pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
-    """(queries, keys) of one number for both, or of two."""
+    """(queries, keys) from one number that serves both, or from a pair of numbers."""
     if isinstance(value, (int, np.integer)):
         return int(value), int(value)
     sides = tuple(value)
@@ -134,7 +134,7 @@ def flag(name: str, value: object) -> bool:
 
 
 def outgoing(device: object) -> Callable[[Host], Any]:
-    """What turns NumPy arrays into what the caller wants: themselves, or tensors on `device`."""
+    """The function that leaves NumPy arrays as they are, or makes tensors on `device` of them."""
     if device is None:
         return lambda array: array
     torch: Any = import_torch()

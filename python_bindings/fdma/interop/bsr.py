@@ -1,7 +1,7 @@
 """Block sparse rows: SciPy's bsr_array and bsr_matrix, PyTorch's sparse_bsr, cuSPARSE's BSR.
 
-Compressed sparse rows are the same with blocks of 1 x 1, and come in as that. A stored zero does
-not attend, a stored one does; the matrix has one batch element and one head.
+Compressed sparse rows (CSR) are the same format with blocks of 1 x 1, and from_bsr reads them as
+such. A stored one attends, a stored zero does not. The matrix has one batch element and one head.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["BsrArrays", "from_bsr", "to_bsr"]
 
 
 class BsrArrays(NamedTuple):
-    """The three arrays of a matrix, and its lengths: from_bsr(arrays) is the mask again.
+    """The three arrays of a matrix and its lengths; from_bsr(arrays) returns the mask.
 
     cuSPARSE calls them values, colInd and rowOffsets.
     """
@@ -62,19 +62,21 @@ def from_bsr(
 
     Args:
         matrix: a sparse array or matrix of SciPy (other layouts than BSR and CSR are converted to
-            CSR, by SciPy), a sparse_bsr or sparse_csr tensor of PyTorch (of a GPU: copied, which
-            waits for it), or a tuple (data [blocks, block_q, block_kv], indices [blocks],
-            indptr [block rows + 1]) such as BsrArrays or the arrays of a cuSPARSE matrix. Elements
-            are booleans or numbers, 0 or 1; blocks have any sides.
-        q_len, kv_len: lengths where the matrix is rounded up to blocks; what lies past them must be
-            0. By default the extents of the matrix; a plain tuple of arrays needs kv_len.
-        index_base: 0 or 1, what indices and indptr of a tuple count from.
-        order: how the cells of a block of a tuple lie: by rows, or by columns (cusparseOrder_t).
-        block: tile of the result.
+            CSR, by SciPy), a sparse_bsr or sparse_csr tensor of PyTorch (a tensor on a GPU is
+            copied, which waits for the GPU), or a tuple (data [blocks, block_q, block_kv],
+            indices [blocks], indptr [block rows + 1]) such as BsrArrays or the arrays of a cuSPARSE
+            matrix. Elements are booleans, or numbers that are 0 or 1. Blocks may have any size.
+        q_len, kv_len: the lengths of the mask if the matrix is rounded up to blocks; cells past
+            them must be 0. The default is the extents of the matrix; a plain tuple of arrays needs
+            kv_len.
+        index_base: the first index, 0 or 1, in indices and indptr of a tuple.
+        order: the order of cells in a block of a tuple, by rows or by columns (cusparseOrder_t).
+        block: the block of the result.
 
-    Errors: ValueError for offsets that are none, a column outside the matrix or twice in a row
-    (SciPy adds such blocks up: sum_duplicates() first), or a cell that is neither 0 nor 1 or lies
-    past the lengths; TypeError for other objects; NotImplementedError for batches of matrices.
+    Errors: ValueError for offsets that do not describe rows, a column outside the matrix or twice
+    in a row (SciPy adds such blocks up; call sum_duplicates() first), and a cell that is neither 0
+    nor 1 or lies past the lengths; TypeError for other objects; NotImplementedError for batches of
+    matrices.
 
     >>> import fdma
     >>> import numpy as np
@@ -117,20 +119,20 @@ def to_bsr(
     device: Any = None,
     max_bytes: int = 1 << 34,
 ) -> Any:
-    """The matrix of a mask: the blocks that hold a true cell, columns ascending.
+    """The matrix of a mask. It stores the blocks that hold a true cell, columns ascending.
 
     Args:
-        block: sides of the matrix's blocks, multiples of 16; by default those of the mask.
-        pad: allow lengths that are no multiples of the blocks: the matrix is then larger than the
-            mask, with zeros past its lengths, and from_bsr needs q_len and kv_len to undo that.
-        arrays: give BsrArrays (NumPy, or tensors on `device`) instead of a matrix; they know the
-            lengths.
-        device: a device of PyTorch gives a sparse_bsr tensor there; None a scipy.sparse.bsr_array
-            of booleans.
-        max_bytes: the largest data, one byte a cell.
+        block: the sides of the matrix's blocks, multiples of 16; the default is the mask's block.
+        pad: allow lengths that are not multiples of the block. The matrix is then larger than the
+            mask, with zeros past the lengths, and from_bsr needs q_len and kv_len to undo that.
+        arrays: return BsrArrays (NumPy arrays, or tensors on `device`) instead of a matrix. They
+            include the lengths.
+        device: a PyTorch device returns a sparse_bsr tensor on it; None returns a
+            scipy.sparse.bsr_array of booleans.
+        max_bytes: the largest allowed size of the data, which takes one byte per cell.
 
-    Errors: ValueError for lengths that need `pad`, or blocks that FDMA does not have;
-    NotImplementedError for several batch elements or heads (crop() takes one); MemoryError beyond
+    Errors: ValueError for lengths that need `pad` and for blocks that FDMA does not support;
+    NotImplementedError for several batch elements or heads (crop() selects one); MemoryError above
     max_bytes; ImportError without SciPy or PyTorch.
 
     >>> import fdma
@@ -165,7 +167,7 @@ def to_bsr(
 
 
 def _parts(matrix: Any) -> tuple[Any, Any, Any, tuple[int | None, int | None]]:
-    """data, indices, indptr and the extents that the object knows."""
+    """data, indices and indptr of the object, and its extents where it has them."""
     if is_tensor(matrix):
         return _parts_of_tensor(matrix)
     sparse = sys.modules.get("scipy.sparse")

@@ -1,11 +1,13 @@
 """FlashAttention's varlen arguments: sequences of different lengths, one after another.
 
-Sequence s has query rows [cu_seqlens_q[s], cu_seqlens_q[s + 1]) and keys likewise; different
-sequences never meet. In a sequence of sq rows and sk keys row i sees the keys
+Sequence s has the query rows [cu_seqlens_q[s], cu_seqlens_q[s + 1]) and the keys
+[cu_seqlens_k[s], cu_seqlens_k[s + 1]). A row sees only keys of its own sequence. In a sequence of
+sq rows and sk keys, row i sees the keys j with
 
     i + sk - sq - left <= j <= i + sk - sq + right
 
-so that the last row meets the last key; -1 is no bound on that side, and causal is right = 0.
+so that the last row is aligned with the last key. -1 means no bound on that side; causal means
+right = 0.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ __all__ = ["CuSeqlens", "from_cu_seqlens", "to_cu_seqlens"]
 
 
 class CuSeqlens(NamedTuple):
-    """What to_cu_seqlens gives; from_cu_seqlens(**arguments._asdict()) is the mask again."""
+    """The result of to_cu_seqlens; from_cu_seqlens(**arguments._asdict()) returns the mask."""
 
     cu_seqlens_q: Any
     """int32 [sequences + 1], from 0."""
@@ -47,7 +49,7 @@ class CuSeqlens(NamedTuple):
     def flash_attention(self) -> dict[str, Any]:
         """The keyword arguments of flash_attn_varlen_func, max_seqlen_q and max_seqlen_k included.
 
-        seqused_q and seqused_k are among them only where the mask needs them (FlashAttention 3).
+        seqused_q and seqused_k (FlashAttention 3) are included only if the mask needs them.
 
         >>> import fdma
         >>> arguments = fdma.compile("causal & documents(lengths=@n)", 5, n=[2, 3]).to_cu_seqlens()
@@ -86,20 +88,21 @@ def from_cu_seqlens(
     """The mask of FlashAttention's varlen arguments.
 
     Args:
-        cu_seqlens_q, cu_seqlens_k: integers [sequences + 1], ascending from 0 (equal neighbours: an
-            empty sequence); the keys' are those of the queries by default. NumPy, lists, PyTorch,
-            ..; CUDA tensors are copied, 4 bytes an entry, which waits for the GPU.
-        causal: no key to the right of the diagonal, whatever window_size says.
-        window_size: (left, right), FlashAttention's inclusive pair; -1: no bound.
-        seqused_q, seqused_k: integers [sequences], the rows and keys of each sequence in use, from
-            its first; the others see and are seen by nothing.
-        packed: True: the mask is one batch element, all sequences as they lie in memory; False: one
-            batch element per sequence, each with its lengths.
-        heads: heads of the mask, all alike.
-        block: tile of the result.
+        cu_seqlens_q, cu_seqlens_k: integers [sequences + 1], ascending from 0; two equal neighbours
+            are an empty sequence. cu_seqlens_k is cu_seqlens_q by default. They are NumPy arrays,
+            lists, PyTorch tensors or similar; CUDA tensors are copied, 4 bytes an entry, which
+            waits for the GPU.
+        causal: no row sees a key to the right of the diagonal, whatever window_size is.
+        window_size: FlashAttention's inclusive pair (left, right); -1 means no bound.
+        seqused_q, seqused_k: integers [sequences], the numbers of rows and keys in use at the start
+            of each sequence. The remaining rows see no key, and no row sees the remaining keys.
+        packed: True makes a mask of one batch element, with all sequences as they lie in memory.
+            False makes one batch element per sequence, each with its lengths.
+        heads: the number of heads of the mask; all have the same cells.
+        block: the block of the result.
 
     Errors: ValueError for offsets that do not ascend from 0, a count outside its sequence, a window
-    below -1 or other extents; TypeError for elements that are no integers.
+    below -1 and other extents; TypeError for elements that are not integers.
 
     >>> import fdma
     >>> fdma.from_cu_seqlens([0, 2, 5], causal=True).to_dense()[0, 0].astype(int)
@@ -133,16 +136,17 @@ def from_cu_seqlens(
 
 
 def to_cu_seqlens(mask: BlockMask, *, device: Any = None) -> CuSeqlens:
-    """The varlen arguments of a mask, in one form for equal masks.
+    """The varlen arguments of a mask; equal masks give equal arguments.
 
     Args:
-        device: None gives NumPy, a device of PyTorch tensors there.
+        device: None returns NumPy arrays, a PyTorch device returns tensors on it.
 
-    A mask of one batch element is packed: as few sequences as see each other. One of several is one
-    sequence for each. Windows are open where that is the same, and a right window of 0 is causal.
+    A mask of one batch element is packed: consecutive rows that share keys form one sequence. A
+    mask of several batch elements has one sequence for each. A window has no bound on a side where
+    a bound would not matter, and a right window of 0 is given as causal.
 
-    Errors: NotImplementedError where no window over sequences has these cells (the first cell that
-    does not fit is named), and for heads that differ.
+    Errors: NotImplementedError if no window over sequences has these cells (the message names the
+    first cell that does not fit), and for heads that differ.
 
     >>> import fdma
     >>> arguments = fdma.compile("causal & documents(lengths=@n)", 5, n=[2, 3]).to_cu_seqlens()

@@ -1,6 +1,6 @@
 """FlashMask: argument startend_row_indices of PaddlePaddle's flashmask_attention.
 
-Of key j these query rows are masked:
+The array says which query rows i do not see key j:
 
     causal, 1 column       LTS               i >= LTS, or j > i + kv_len - q_len
     causal, 2 columns      LTS, LTE          LTS <= i < LTE, or j > i + kv_len - q_len
@@ -24,7 +24,7 @@ __all__ = ["FlashMaskArrays", "from_flashmask", "to_flashmask"]
 
 
 class FlashMaskArrays(NamedTuple):
-    """What to_flashmask gives; from_flashmask(**arrays._asdict()) is the mask again."""
+    """The result of to_flashmask; from_flashmask(**arrays._asdict()) returns the mask."""
 
     startend_row_indices: Any
     """int32 [batch, heads, kv_len, columns], NumPy's or a tensor."""
@@ -47,17 +47,19 @@ def from_flashmask(
 
     Args:
         startend_row_indices: integers [batch, heads, kv_len, columns], each in [0, q_len], with 1,
-            2 or 4 columns (the head of this module says what they mean). NumPy, PyTorch, ..; a CUDA
-            tensor is copied, 4 bytes an entry, which waits for the GPU.
-        causal: the flag that goes with it. "causal, 2 columns" and "not causal, 2 columns" look
-            alike, so it has no default.
-        q_len: query rows; by default as many as keys.
-        heads: query heads of the mask, a multiple of the array's; query head h reads head
-            h // (heads // array's heads). By default as many as the array has.
-        block: tile of the result.
+            2 or 4 columns, whose meaning the docstring of this module gives. It is an array of
+            NumPy, PyTorch or similar; a CUDA tensor is copied, 4 bytes an entry, which waits for
+            the GPU.
+        causal: the flag that belongs to the array. It has no default, because an array of 2 columns
+            does not show whether it is causal.
+        q_len: the number of query rows; the default is the number of keys.
+        heads: the number of query heads of the mask, a multiple of the array's number of heads.
+            Query head h reads the array's head h // (heads // array's heads). The default is the
+            array's number of heads.
+        block: the block of the result.
 
-    Errors: ValueError for other extents, an index outside [0, q_len] or a number of columns that
-    does not go with `causal`; TypeError for other elements.
+    Errors: ValueError for other extents, an index outside [0, q_len] and a number of columns that
+    does not fit `causal`; TypeError for other elements.
 
     >>> import fdma
     >>> import numpy as np
@@ -86,17 +88,19 @@ def to_flashmask(
     num_columns: int | None = None,
     device: Any = None,
 ) -> FlashMaskArrays:
-    """The array of a mask, in one form for equal masks.
+    """The array of a mask; equal masks give equal arrays.
 
     Args:
-        causal, num_columns: the form; by default the first of the four that holds the mask.
-        device: None gives NumPy, a device of PyTorch a tensor there.
+        causal, num_columns: the form of the array; the default is the first of the four forms that
+            can hold the mask.
+        device: None returns a NumPy array, a PyTorch device returns a tensor on it.
 
     Returns (startend_row_indices int32 [batch, heads, kv_len, columns], causal, q_len). Intervals
-    ascend (UTS <= UTE <= LTS <= LTE), absent ones are [0, 0) and [q_len, q_len).
+    ascend (UTS <= UTE <= LTS <= LTE); an absent interval is [0, 0) or [q_len, q_len).
 
-    Errors: NotImplementedError where a key's masked rows are more intervals than the form has (the
-    first such key is named), and for lengths per batch element; ValueError for a form that is none.
+    Errors: NotImplementedError if the masked rows of a key are more intervals than the form has
+    (the message names the first such key), and for lengths per batch element; ValueError for a
+    causal and num_columns that are none of the four forms.
 
     >>> import fdma
     >>> arrays = fdma.compile("causal & documents(lengths=@n)", 5, n=[2, 3]).to_flashmask()

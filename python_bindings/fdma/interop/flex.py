@@ -1,11 +1,12 @@
 """PyTorch FlexAttention's BlockMask, from and to a mask.
 
-A BlockMask lists tiles: in kv_indices those that its function mask_mod decides, in full_kv_indices
-those that are taken whole. The cells of the former are in the function alone, so reading one needs
-the function (which is traced, fdma.trace), or a second mask. Every tile is then held against the
-cells: a full one must be full, one in no list empty, a partial one partial, or reach past a length.
+A BlockMask lists tiles: kv_indices lists the partial tiles, whose cells its function mask_mod
+decides, and full_kv_indices the full ones. Only the function knows the cells of partial tiles, so
+reading a BlockMask needs the function (which fdma.trace traces) or a second mask. Every tile is
+then compared with the cells. A full tile must be full, a tile in no list must be empty, and a
+partial tile must be partial or reach past a length.
 
-Fields go by name, never by position: as_tuple() has other places in every version of PyTorch.
+Fields are read by name, because as_tuple() orders them differently in every version of PyTorch.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def from_flex(
     sample: bool = False,
     tiles_only: bool = False,
 ) -> BlockMask:
-    """The mask of a FlexAttention BlockMask, exactly, or an error.
+    """The exact mask of a FlexAttention BlockMask.
 
     Args:
         block_mask: torch.nn.attention.flex_attention.BlockMask, or a mapping of its fields by name:
@@ -56,19 +57,21 @@ def from_flex(
             (fdma_bitmap_index, fdma_bitmaps). Counts are integers [batch, heads, rows], indices
             [batch, heads, rows, width], in any order, with any padding. CUDA tensors are copied, 4
             bytes an entry, which waits for the GPU.
-        cells: what partial tiles hold: an fdma.BlockMask of the same lengths (and as many batch
-            elements and heads, or one), or whatever fdma.compile takes (a MaskExpr, a spec, a
-            mask_mod). By default block_mask.mask_mod, traced; a mapping with bitmaps needs none.
-        sample: where the function cannot be traced, call it for every cell instead.
-        tiles_only: take every listed tile whole, whatever the function says. That is what compiled
-            kernels make of a BlockMask without mask_mod.
+        cells: the cells of partial tiles. They are an fdma.BlockMask of the same lengths (with the
+            same number of batch elements and heads, or one), or anything that fdma.compile accepts
+            (a MaskExpr, a text, a mask_mod). The default is block_mask.mask_mod, traced; a mapping
+            with bitmaps needs none.
+        sample: call the function for every cell if it cannot be traced.
+        tiles_only: treat every listed tile as full and ignore the function. Compiled kernels read a
+            BlockMask without mask_mod in this way.
 
-    The result has the block's tiles and as many batch elements and heads as the arrays.
+    The result has the block of BLOCK_SIZE and the arrays' number of batch elements and heads.
 
-    Errors: ValueError for a tile whose class is not that of the cells, an index outside the table
-    or listed twice, a transpose that is none, a partial tile without cells or other extents, naming
-    the tile; NotImplementedError for a BLOCK_SIZE that FDMA does not have (multiples of 16 up to
-    1024), or a function that cannot be traced (it names the operation).
+    Errors: ValueError, which names the tile, for a tile whose class is not that of its cells, an
+    index outside the table or listed twice, q_* fields that are not the transpose, a partial tile
+    without cells, and other extents; NotImplementedError for a BLOCK_SIZE that FDMA does not
+    support (it supports multiples of 16 up to 1024), and for a function that cannot be traced,
+    naming the operation.
 
     >>> import fdma
     >>> from torch.nn.attention.flex_attention import create_block_mask
@@ -124,27 +127,29 @@ def to_flex(
     sample: bool = False,
     max_bytes: int = 1 << 34,
 ) -> Any:
-    """FlexAttention's BlockMask of a mask: what create_block_mask makes of it, bit for bit.
+    """FlexAttention's BlockMask of a mask, bit for bit as create_block_mask makes it.
 
     Args:
-        device: of the tensors; by default the accelerator, or the CPU, as create_block_mask has it.
-        mask_mod: the function that goes with the arrays. By default one that looks the exact cells
-            up in a table: 4 bytes a tile and block_q * block_kv / 8 bytes for each distinct partial
-            tile. A function of yours in closed form may make a faster kernel.
+        device: the device of the tensors; the default is that of create_block_mask, the accelerator
+            if there is one, else the CPU.
+        mask_mod: the function that belongs to the arrays. The default function looks up the exact
+            cells in a table, which takes 4 bytes a tile and block_q * block_kv / 8 bytes for each
+            distinct partial tile. Your own function in closed form may make a faster kernel.
         block: BLOCK_SIZE, one number or (queries, keys).
         separate_full_blocks: False lists full tiles among the partial ones.
-        check: hold mask_mod, traced, against the mask.
-        sample: where mask_mod cannot be traced, call it for every cell.
-        max_bytes: of all index tables.
+        check: compare mask_mod, traced, with the mask.
+        sample: call mask_mod for every cell if it cannot be traced.
+        max_bytes: the largest allowed size of all index tables together.
 
     Returns a torch.nn.attention.flex_attention.BlockMask: counts int32 [batch, heads, rows] and
     indices int32 [batch, heads, rows, width] of the key and of the query side, with the mask's
-    batch and heads; listed tiles ascending and then the others ascending. Tiles that reach past a
-    length are never full there. The metadata of deterministic gradients (dq_write_order) is not
-    among it. The tables take 16 bytes a tile, batch element and head.
+    batch and heads. A row of indices holds the listed tiles in ascending order and then the other
+    tiles in ascending order. A tile that reaches past a length is never listed as full. The result
+    has no metadata of deterministic gradients (dq_write_order). The tables take 16 bytes per tile,
+    batch element and head.
 
     Errors: NotImplementedError for lengths per batch element; ValueError for a block that FDMA does
-    not have, or where mask_mod differs from the mask, naming the tile; MemoryError beyond
+    not support, and, naming the tile, for a mask_mod that differs from the mask; MemoryError above
     max_bytes.
 
     >>> import fdma
@@ -193,10 +198,11 @@ def to_flex_arrays(
     Args:
         block: BLOCK_SIZE, one number or (queries, keys).
         separate_full_blocks: False lists full tiles among the partial ones.
-        cells: add FDMA's two fields, which hold what partial tiles do: fdma_bitmap_index, int32
-            [tiles listed in kv], and fdma_bitmaps, uint64 [bitmaps, block_q * block_kv / 64], bit
-            r * block_kv + c, least significant first. from_flex then needs nothing else.
-        max_bytes: of all index tables.
+        cells: add FDMA's two fields with the cells of partial tiles: fdma_bitmap_index, int32
+            [tiles listed in kv], and fdma_bitmaps, uint64 [bitmaps, block_q * block_kv / 64]. Cell
+            (r, c) of a tile is bit r * block_kv + c, least significant first. from_flex needs
+            nothing else then.
+        max_bytes: the largest allowed size of all index tables together.
 
     Errors: those of to_flex.
 
@@ -228,7 +234,7 @@ def _export(
 
 
 def _fields_of(block_mask: Any) -> Mapping[str, Any]:
-    """The fields that are there, by name."""
+    """The fields that the object has, by name."""
     if isinstance(block_mask, Mapping):
         unknown = sorted(set(block_mask) - _FIELDS)
         if unknown:
@@ -262,7 +268,7 @@ def _table(name: str, fields: Mapping[str, Any]) -> Table | None:
 
 
 def _cells_of_function(mask_mod: Any) -> Any:
-    """What says which cells are true: the mask that made the function, or the function."""
+    """The source of the cells: the mask that the function was made from, or the function."""
     if mask_mod is None:
         return None
     own = getattr(mask_mod, "fdma_mask", None)
@@ -294,19 +300,19 @@ def _check_function(
     if source == mask:
         return
     try:
-        from_flex(fields, cells=source)  # holds every bitmap against the cells, and names a tile
+        from_flex(fields, cells=source)  # compares every bitmap with the cells, and names a tile
     except ValueError as error:
         raise ValueError(f"mask_mod: other cells than the mask's: {error}") from error
 
 
 def _check_sides(block: tuple[int, int]) -> None:
-    """What the core says too, before bitmaps of that size are made."""
+    """The core's check of the block, made here before bitmaps of that size are allocated."""
     if not all(16 <= side <= 1024 and side % 16 == 0 for side in block):
         raise NotImplementedError(f"BLOCK_SIZE: {block}, expected multiples of 16 from 16 to 1024")
 
 
 def _merged(kv: Table, full_kv: Table | None) -> Table:
-    """One table that lists the tiles of both, in front of each row."""
+    """One table that lists the tiles of both at the start of each row."""
     if full_kv is None:
         return kv
     for name, mine, other in zip(("num_blocks", "indices"), kv, full_kv, strict=True):
@@ -321,7 +327,9 @@ def _merged(kv: Table, full_kv: Table | None) -> Table:
 
 
 def _whole_tiles(kv: Table, lengths: tuple[int, int], block: tuple[int, int]) -> Table:
-    """Bitmaps of listed tiles that are all true: whole, cut off on the right, below, or both."""
+    """Bitmaps of listed tiles whose existing cells are all true. A tile may be cut off by a length
+    on the right, below, or both.
+    """
     (q_len, kv_len), (block_q, block_kv) = lengths, block
     last_row, last_column = -(-q_len // block_q) - 1, -(-kv_len // block_kv) - 1
     bitmaps = np.zeros((4, block_q, block_kv), np.bool_)

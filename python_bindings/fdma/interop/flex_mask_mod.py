@@ -1,10 +1,10 @@
 """A FlexAttention mask function that looks the exact cells of a mask up in tables.
 
-tiles[b, h, q // block_q, k // block_kv] is the number of a bitmap (0: nothing attends, 1: all),
-and the cell is a bit of it. The function is plain arithmetic and lookups in two captured tensors,
-so it runs wherever FlexAttention runs functions: under vmap in create_mask and create_block_mask,
-in eager flex_attention and in compiled kernels. Batch and head are taken modulo the table's, as the
-kernels broadcast them.
+tiles[b, h, q // block_q, k // block_kv] is the number of a bitmap (bitmap 0 is all false, bitmap 1
+all true), and the cell is one bit of this bitmap. The function uses only arithmetic and lookups in
+two captured tensors, so it runs wherever FlexAttention runs functions: under vmap in create_mask
+and create_block_mask, in eager flex_attention and in compiled kernels. Batch and head indices are
+taken modulo the extents of the table, which matches the broadcasting of the kernels.
 
 Cost: 4 bytes a tile, and block_q * block_kv / 8 bytes for each distinct bitmap.
 """
@@ -31,7 +31,7 @@ MaskMod = Callable[[Any, Any, Any, Any], Any]
 def mask_mod_of_tables(mask: BlockMask, fields: Mapping[str, Any], device: Any) -> MaskMod:
     """The function of `mask`, whose arrays with bitmaps are `fields`; its tensors are on `device`.
 
-    Attribute fdma_mask of the function is `mask`: from_flex takes the cells from there.
+    The function's attribute fdma_mask is `mask`; from_flex takes the cells from there.
     """
     torch = import_torch()
     block_q, block_kv = fields["BLOCK_SIZE"]

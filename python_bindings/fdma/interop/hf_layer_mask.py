@@ -18,7 +18,7 @@ _WHOLE = slice(None)
 
 
 class _NoDenseMaskError(NotImplementedError, AttributeError):
-    """So that hasattr() and getattr() with a default work on masks."""
+    """Also an AttributeError, so that hasattr() and getattr() with a default work on masks."""
 
 
 def _refuse(what: str) -> NoReturn:
@@ -90,7 +90,7 @@ class LayerMask(FlexMask):  # type: ignore[misc]
         when_used: Callable[[], None] | None = None,
         tables: list[Any] | None = None,
     ) -> None:
-        """shape: of a text; a BlockMask has its own. when_used: called by the first layer."""
+        """shape is given for a text; a BlockMask has its own. The first layer calls when_used."""
         self.mask = mask
         self.device = device
         self.when_used = when_used
@@ -144,7 +144,7 @@ class LayerMask(FlexMask):  # type: ignore[misc]
         return self
 
     def to(self, *where: Any, **options: Any) -> LayerMask:
-        """The mask, for tensors of another device. NotImplementedError for a type but bool.
+        """The mask for tensors of another device. NotImplementedError for a type other than bool.
 
         >>> import transformers
         >>> from fdma.hf import mask_function
@@ -164,7 +164,7 @@ class LayerMask(FlexMask):  # type: ignore[misc]
     def to_dense(self) -> Any:
         """Every cell: booleans [batch, heads, q_len, kv_len], True where the query attends.
 
-        They refuse to be taken for the numbers that eager attention adds to its logits.
+        Adding them to logits, as eager attention does with its masks, is an error.
 
         >>> import transformers
         >>> from fdma.hf import mask_function

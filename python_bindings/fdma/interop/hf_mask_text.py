@@ -1,10 +1,10 @@
 """Mask functions of transformers as texts of the mask language, where no tensor can be read.
 
 Inside torch.compile and torch.export a mask travels as a text. A function of transformers
-(`causal_mask_function`, `sliding_window_overlay`, ..) is run once on formulas, as the tracer runs
-it on symbols; this is small and plain enough for Dynamo to follow. Tensors that it looks into
-(padding, packed documents, the count of a static cache) become tables t0, t1, .. of the text, and
-travel beside it.
+(`causal_mask_function`, `sliding_window_overlay`, ..) is run once on MaskText objects, as the
+tracer runs it on symbols. This code is simple enough for Dynamo to follow. Tensors that the
+function indexes (padding, packed documents, the count of a static cache) become tables t0, t1, ..
+of the text, and are passed beside it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__: list[str] = []
 
 
 class NoMaskTextError(Exception):
-    """A mask function does something that has no text."""
+    """A mask function does something that the mask language cannot express."""
 
 
 def _word(value: Any) -> str:
@@ -86,7 +86,7 @@ class MaskText:
 
     __hash__ = None  # type: ignore[assignment]
 
-    # What transformers' own functions ask of an index besides arithmetic.
+    # Methods that transformers' own functions call on an index, besides arithmetic.
 
     device = None
 
@@ -101,7 +101,9 @@ class MaskText:
 
 
 class _Tables:
-    """Tensors that a function looks into, as they are now: a cache counts on before its layers."""
+    """Copies of the tensors that a function indexes; a cache changes its count before its layers
+    run.
+    """
 
     def __init__(self) -> None:
         self.known: list[Any] = []
@@ -117,7 +119,7 @@ class _Tables:
 
 
 class _Lookups(TorchFunctionMode):  # type: ignore[misc]
-    """Makes tables of the tensors that a function indexes while it runs on formulas."""
+    """Makes tables of the tensors that a function indexes while it runs on MaskText objects."""
 
     def __init__(self, tables: _Tables) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""Hugging Face's masks: the tokenizer's attention_mask, [batch, keys], and what models make of it
-for attention, [batch, heads or 1, queries, keys], boolean (SDPA) or additive (eager).
+"""Hugging Face's masks: the tokenizer's attention_mask, [batch, keys], and the masks that models
+make of it for attention, [batch, heads or 1, queries, keys], boolean (SDPA) or additive (eager).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AXES = "[batch, heads, queries, keys]"
 
 
 class HfPadding(NamedTuple):
-    """What to_hf_padding gives; from_hf_padding(**arrays._asdict()) is the mask again."""
+    """The result of to_hf_padding; from_hf_padding(**arrays._asdict()) returns the mask."""
 
     attention_mask: Any
     """int64 [batch, keys]: 1 for a token, 0 for padding."""
@@ -56,18 +56,21 @@ def from_hf_padding(
 ) -> BlockMask:
     """The mask of a tokenizer's attention_mask.
 
-    Row q of batch element b sees key k iff attention_mask[b, k] is 1 and, where causal,
-    k <= q + keys - q_len. Rows of padding are not masked; a row that sees nothing stays so.
+    Row q of batch element b sees key k iff attention_mask[b, k] is 1 and, if causal,
+    k <= q + keys - q_len. Rows of padding tokens are not masked. A row that sees no key is kept as
+    it is.
 
     Args:
-        attention_mask: [batch, keys] of 0 and 1, booleans or numbers, padding on either side or
-            anywhere. NumPy, lists, PyTorch, ..; a CUDA tensor is copied, which waits for the GPU.
+        attention_mask: [batch, keys] of 0 and 1, booleans or numbers, with padding anywhere. It is
+            an array of NumPy, PyTorch or similar, or lists; a CUDA tensor is copied, which waits
+            for the GPU.
         causal: True for a decoder, False for an encoder.
-        q_len: query rows, the last positions; by default as many as keys.
-        heads: heads of the mask, all alike.
-        block: tile of the result.
+        q_len: the number of query rows, which are the last positions; the default is the number of
+            keys.
+        heads: the number of heads of the mask; all have the same cells.
+        block: the block of the result.
 
-    Errors: ValueError for a value that is neither 0 nor 1, or other extents.
+    Errors: ValueError for a value that is neither 0 nor 1, and for other extents.
 
     >>> import fdma
     >>> fdma.from_hf_padding([[0, 1, 1]], causal=True).to_dense()[0, 0].astype(int)
@@ -87,11 +90,11 @@ def to_hf_padding(mask: BlockMask, *, causal: bool | None = None, device: Any = 
     """The tokenizer's attention_mask of a mask.
 
     Args:
-        causal: the form; by default the one without causality if that holds the mask.
-        device: None gives NumPy, a device of PyTorch a tensor there.
+        causal: the form; the default is the form that is not causal if it can hold the mask.
+        device: None returns a NumPy array, a PyTorch device returns a tensor on it.
 
-    Errors: NotImplementedError where the form does not have these cells (the first that does not
-    fit is named), for heads that differ and for lengths per batch element.
+    Errors: NotImplementedError if the form cannot hold these cells (the message names the first
+    cell that does not fit), for heads that differ and for lengths per batch element.
 
     >>> import fdma
     >>> padding = fdma.compile("causal & padding(lengths=@n)", 3, batch=2, n=[2, 3]).to_hf_padding()
@@ -115,16 +118,18 @@ def from_hf_mask(
     """The mask of a four-dimensional attention_mask, boolean or additive.
 
     Args:
-        attention_mask: [batch, heads or 1, queries, keys]. Booleans, and integers that are 0 or 1:
-            true attends, as in scaled_dot_product_attention. float16, bfloat16, float32, float64:
-            0 attends; -inf, finfo(dtype).min and the lowest finite number of a narrower type do
-            not. NumPy, PyTorch, ..; an array that is not contiguous, or lies on a GPU, is copied
-            whole.
-        heads: heads of the mask, where the array has one for all; by default as many as it has.
-        block: tile of the result.
+        attention_mask: [batch, heads or 1, queries, keys]. True attends in booleans, and 1 in
+            integers that are 0 or 1, as in scaled_dot_product_attention. In float16, bfloat16,
+            float32 and float64, 0 attends; -inf, finfo(dtype).min and the lowest finite number of a
+            narrower type do not. It is an array of NumPy, PyTorch or similar; an array that is not
+            contiguous, or is on a GPU, is copied whole.
+        heads: the number of heads of the mask, for an array that has one head; the default is the
+            array's number of heads.
+        block: the block of the result.
 
-    Errors: ValueError for any other value, with its place: ones and zeros as floats have the other
-    polarity, and -10000 is a bias; ValueError for other extents.
+    Errors: ValueError for any other value, with its place. Floats of 0 and 1 are refused because
+    their polarity is the opposite one, and -10000 because it is a bias. ValueError for other
+    extents.
 
     >>> import fdma
     >>> import numpy as np
@@ -161,14 +166,14 @@ def to_hf_mask(
     """The four-dimensional attention_mask of a mask: [batch, heads, q_len, kv_len].
 
     Args:
-        dtype: bool (True attends), or float16, float32, float64, bfloat16: additive. Of NumPy or
-            PyTorch, or its name.
+        dtype: bool (True attends), or float16, float32, float64 or bfloat16 for an additive mask.
+            It is a dtype of NumPy or PyTorch, or its name.
         use_infinity: additive masks hold -inf instead of finfo(dtype).min.
-        device: a device of PyTorch gives a tensor there. None gives a tensor on the CPU for a dtype
-            of PyTorch, else a NumPy array.
-        max_bytes: the largest array to make.
+        device: a PyTorch device returns a tensor on it. None returns a tensor on the CPU for a
+            PyTorch dtype, else a NumPy array.
+        max_bytes: the largest allowed size of the array.
 
-    Errors: MemoryError beyond max_bytes; ValueError for other types, and for bfloat16 without
+    Errors: MemoryError above max_bytes; ValueError for other types, and for bfloat16 without
     PyTorch (NumPy has none); NotImplementedError for lengths per batch element.
 
     >>> import fdma

@@ -8,7 +8,7 @@ __all__ = ["InteropMethods"]
 
 
 class InteropMethods:
-    """Imports and exports of a mask; each is documented where it is defined:
+    """Imports and exports of a mask. Each method is documented as a function of the same name in
     fdma.interop.formats.
 
     >>> import fdma
