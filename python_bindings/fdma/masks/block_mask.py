@@ -98,7 +98,7 @@ class BlockMask(InteropMethods):
         mask._handle = handle_of(mask)
         return mask
 
-    # What it is.
+    # Properties: shape, storage and origin.
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -202,7 +202,7 @@ class BlockMask(InteropMethods):
         """
         return self._core.nbytes
 
-    # What it holds.
+    # Contents: counts and cells.
 
     @property
     def counts(self) -> TileCounts:
@@ -219,7 +219,7 @@ class BlockMask(InteropMethods):
 
     @property
     def counts_per_head(self) -> dict[str, NDArray[np.int64]]:
-        """The same of each (batch, head) pair: int64 [batch, heads] for each field of TileCounts.
+        """Counts of each (batch, head) pair: int64 [batch, heads] for each field of TileCounts.
 
         >>> import fdma
         >>> mask = fdma.compile("window(8 * shl(1, h))", 256, heads=3)
@@ -259,10 +259,11 @@ class BlockMask(InteropMethods):
     ) -> NDArray[np.bool_]:
         """Every cell: bool [batch, heads, q_len, kv_len], True where the query attends to the key.
 
-        An integer `batch` or `heads` takes one and drops the dimension, a slice some, None all.
-        Lengths are the longest of those taken; cells past an element's own are False.
+        An integer `batch` or `heads` takes one index and drops the dimension, a slice takes several
+        indices, and None takes all. q_len and kv_len are the longest of the batch elements taken;
+        cells past an element's own lengths are False.
 
-        Errors: MemoryError above `max_bytes`; IndexError.
+        Errors: MemoryError above `max_bytes`; IndexError for an index that does not exist.
 
         >>> import fdma
         >>> fdma.compile("causal", 3, heads=2).to_dense(batch=0, heads=1).astype(int)
@@ -309,12 +310,13 @@ class BlockMask(InteropMethods):
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The queries that see each key: begin and end, int32 [batch, heads, n, kv_len].
 
-        Key k is seen by the queries q with begin[.., i, k] <= q < end[.., i, k] for some i; n is
-        the largest number of intervals that a key has, at least 1, and keys with fewer have [0, 0).
-        An integer `batch` or `heads` drops its dimension. `from_columns` takes these arrays, and
-        those of one pair the mask `intervals(begin=, end=)`.
+        Query q sees key k iff begin[.., i, k] <= q < end[.., i, k] for some i. n is the largest
+        number of intervals that a key has, at least 1; keys with fewer intervals are filled up with
+        [0, 0). An integer `batch` or `heads` drops its dimension. `from_columns` takes these
+        arrays, and the mask `intervals(begin=, end=)` takes those of one pair.
 
-        Errors: MemoryError above `max_bytes` for each of the two; IndexError.
+        Errors: MemoryError if one of the two arrays exceeds `max_bytes`; IndexError for an index
+        that does not exist.
 
         >>> import fdma
         >>> begin, end = fdma.compile("causal & window(2)", 4).to_columns(batch=0, heads=0)
@@ -346,7 +348,8 @@ class BlockMask(InteropMethods):
         `q_len` and `kv_len` may be given per batch element; entries past an element's keys are not
         read.
 
-        Errors: TypeError (no integers); ValueError (shapes, an interval outside [0, q_len)).
+        Errors: TypeError (elements that are not integers); ValueError (shapes, an interval outside
+        [0, q_len)).
 
         >>> import fdma
         >>> mask = fdma.BlockMask.from_columns([0, 1, 2, 3], [2, 3, 4, 4], q_len=4)
@@ -365,13 +368,15 @@ class BlockMask(InteropMethods):
         )
         return cls._wrap(core)
 
-    # Other forms of it.
+    # Conversions and windows.
 
     def to_format(self, format: Format, *, block: Block | None = None) -> BlockMask:
-        """The same cells in another format, or in other blocks (None: its own; one side is both).
+        """The same cells in another format, or in other blocks.
+
+        block: (query rows, keys), or one number for both sides; None keeps the mask's block.
 
         Errors: ValueError (format, block), NotImplementedError ('parametric' for cells that have no
-        closed form), MemoryError ('dense' above 16 GiB; more than there is).
+        closed form), MemoryError ('dense' above 16 GiB, or more memory than available).
 
         >>> import fdma
         >>> mask = fdma.compile("causal", 4096)
@@ -385,13 +390,13 @@ class BlockMask(InteropMethods):
     def crop(
         self, *, q: Range = None, kv: Range = None, batch: Pairs = None, heads: Pairs = None
     ) -> BlockMask:
-        """A window of it as a mask of its own, in the same format; `origin` tells where it lay.
+        """A window of the mask as a new mask in the same format; `origin` says where it lay.
 
-        `q` and `kv` are slices, as of a list and for each batch element by its own lengths, or
-        ranges, which must lie inside every element; `batch` and `heads` also integers (they stay
-        dimensions, of 1). Steps other than 1 are errors.
+        `q` and `kv` are slices or ranges. A slice works as on a list and is applied to the lengths
+        of each batch element; a range must lie inside every element. `batch` and `heads` may also
+        be integers, and then keep a dimension of 1. A step other than 1 is an error.
 
-        Errors: ValueError (a step, a range outside), IndexError.
+        Errors: ValueError (a step, a range outside the mask), IndexError.
 
         >>> import fdma
         >>> chunk = fdma.compile("causal", 4096).crop(q=slice(1024, 2048), kv=slice(2048))
@@ -416,7 +421,7 @@ class BlockMask(InteropMethods):
         return BlockMask._wrap(_fdma.BlockMask.stack(parts))
 
     def shift(self, dq: int, dk: int) -> BlockMask:
-        """Its cells moved by dq query rows and dk keys of either sign; lengths stay.
+        """The mask with its cells moved by dq query rows and dk keys of either sign; lengths stay.
 
         Cell (q, k) of the result is cell (q - dq, k - dk), and False where that does not exist.
 
@@ -429,7 +434,7 @@ class BlockMask(InteropMethods):
         return BlockMask._wrap(self._core.shift(index(dq), index(dk)))
 
     def transpose(self) -> BlockMask:
-        """Query rows and keys swapped, the sides of the blocks too.
+        """The mask with query rows and keys swapped, and the sides of its blocks too.
 
         >>> import fdma
         >>> fdma.compile("causal", 2, 3).transpose().shape
@@ -439,11 +444,11 @@ class BlockMask(InteropMethods):
 
     @staticmethod
     def concatenate(masks: Iterable[BlockMask]) -> BlockMask:
-        """One mask of the batch elements of several, in the order given.
+        """One mask with the batch elements of several masks, in the given order.
 
-        They have one format, one block and one number of heads; lengths may differ.
+        All masks must have the same format, block and number of heads; lengths may differ.
 
-        Errors: ValueError.
+        Errors: ValueError for masks that differ in one of these.
 
         >>> import fdma
         >>> masks = [fdma.compile("causal", n) for n in (300, 200)]
@@ -456,11 +461,11 @@ class BlockMask(InteropMethods):
     # Set algebra: a mask is the set of (b, h, q, k) that attend.
 
     def __and__(self, other: BlockMask) -> BlockMask:
-        """Cells in both. Of two counts (batch, heads) one may be 1, which serves all (see `heads`);
-        lengths must agree.
+        """Cells in both masks.
 
-        All operators: the result is stored as segments in this mask's blocks. ValueError names
-        shapes that do not agree.
+        All operators: lengths must agree. If the batch or head counts differ, one of them must be
+        1; that mask serves all batch elements or heads (see `heads`). The result is stored as
+        segments in this mask's blocks. ValueError names shapes that do not agree.
 
         >>> import fdma
         >>> a, b = fdma.compile("causal", 512), fdma.compile("chunked(128)", 512)
@@ -470,19 +475,19 @@ class BlockMask(InteropMethods):
         return self._combine(other, "and")
 
     def __or__(self, other: BlockMask) -> BlockMask:
-        """Cells in either."""
+        """Cells in at least one of the masks."""
         return self._combine(other, "or")
 
     def __xor__(self, other: BlockMask) -> BlockMask:
-        """Cells in one and not in the other."""
+        """Cells in exactly one of the masks."""
         return self._combine(other, "xor")
 
     def __sub__(self, other: BlockMask) -> BlockMask:
-        """Cells that the other mask lacks."""
+        """Cells of this mask that the other mask lacks."""
         return self._combine(other, "minus")
 
     def __invert__(self) -> BlockMask:
-        """Cells that exist and are not in it.
+        """Cells within the lengths that are not in this mask.
 
         >>> import fdma
         >>> (~fdma.compile("causal", 4)).to_dense()[0, 0, 1].tolist()
@@ -497,7 +502,7 @@ class BlockMask(InteropMethods):
         return BlockMask._wrap(self._core.combine(other._core, operation))
 
     def __bool__(self) -> NoReturn:
-        """TypeError: `mask_a and mask_b` would be one of the two."""
+        """Raises TypeError, because `mask_a and mask_b` would return one of the two masks."""
         raise TypeError(
             "BlockMask has no truth value: combine masks with & | ~ instead of and, or, not; write "
             "`mask is not None` for whether there is one, `mask.counts.allowed_pairs > 0` for "
@@ -507,8 +512,8 @@ class BlockMask(InteropMethods):
     # Equality.
 
     def __eq__(self, other: object) -> bool:
-        """Batch and head counts, lengths and every cell are the same, whatever the formats, blocks,
-        groups and origins. `content_hash` tells whether they are stored alike.
+        """True iff batch and head counts, lengths and every cell are the same. Formats, blocks,
+        groups and origins may differ. `content_hash` tells whether two masks are stored alike.
 
         >>> import fdma
         >>> mask = fdma.compile("causal & window(100)", 1000)
@@ -529,9 +534,10 @@ class BlockMask(InteropMethods):
 
     @property
     def mask_hash(self) -> str:
-        """32 hexadecimal digits of counts, lengths and cells: equal for equal masks, in any format.
+        """A hash of counts, lengths and cells, 32 hexadecimal digits; equal masks have equal ones.
 
-        As `fdma-maskc inspect` prints it. Computed once, at the cost of a conversion to segments.
+        It does not depend on the format, and `fdma-maskc inspect` prints the same digits. It is
+        computed once, at the cost of a conversion to segments.
 
         >>> import fdma
         >>> mask = fdma.compile("causal", 1000)
@@ -545,14 +551,16 @@ class BlockMask(InteropMethods):
 
     @property
     def content_hash(self) -> str:
-        """32 hexadecimal digits of all that is stored but the spec: format, blocks, arrays, .."""
+        """A hash of everything stored except the spec (format, blocks, arrays, ..), 32 hexadecimal
+        digits.
+        """
         if "content_hash" not in self._cache:
             self._cache["content_hash"] = self._core.content_hash()
         digits: str = self._cache["content_hash"]
         return digits
 
     def diff(self, other: BlockMask, *, max_tiles: int = 100) -> MaskDifference:
-        """How another mask differs: numbers of cells and tiles, the first cell, the first tiles.
+        """The differences from another mask: how many cells and tiles, and which come first.
 
         >>> import fdma
         >>> a, b = fdma.compile("causal", 512), fdma.compile("causal & window(300)", 512)
@@ -576,9 +584,11 @@ class BlockMask(InteropMethods):
         )
 
     def validate(self, level: Literal["sizes", "structure", "canonical"] = "canonical") -> None:
-        """Checks the stored arrays: their sizes, every entry, or that FDMA would build the same.
+        """Checks the stored arrays.
 
-        Masks that FDMA made pass; a file's are checked when it is read.
+        level: "sizes" checks the sizes of the arrays, "structure" also every entry, and "canonical"
+        also that FDMA would build the same arrays. Masks that FDMA has built pass. Masks in files
+        are checked when they are read.
 
         Errors: ValueError names the first inconsistency.
 
@@ -592,9 +602,9 @@ class BlockMask(InteropMethods):
     def save(
         self, path: str | PathLike[str], *, name: str = "mask", overwrite: bool = False
     ) -> None:
-        """Writes it into an HDF5 file of FDMA's format; other masks in that file stay.
+        """Writes the mask into an HDF5 file of FDMA's format; other masks in that file stay.
 
-        See `fdma.save`, which writes several at once, and `fdma.load`.
+        `fdma.save` writes several masks at once; `fdma.load` reads one.
 
         >>> import fdma
         >>> import h5py
@@ -621,10 +631,10 @@ class BlockMask(InteropMethods):
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
-        """The mask of what `arrays` returned, copied. Nothing is believed: every entry is checked.
+        """The mask of a mapping that `arrays` returned. The arrays are copied, every entry checked.
 
-        Errors: TypeError, ValueError (names the array and the entry), NotImplementedError (a newer
-        version).
+        Errors: TypeError; ValueError, which names the array and the entry; NotImplementedError for
+        a newer version.
 
         >>> import fdma
         >>> mask = fdma.compile("causal", 1000)
@@ -642,7 +652,7 @@ class BlockMask(InteropMethods):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
-    # How it looks.
+    # Drawings.
 
     def __repr__(self) -> str:
         spec = f" {_shortened(self.spec)!r}" if self.spec else ""
@@ -667,7 +677,7 @@ class BlockMask(InteropMethods):
         return html(self)
 
     def plot(self, **options: Any) -> Any:
-        """A picture with matplotlib; `fdma.masks.drawing.plot` says what it takes and returns.
+        """Draws the mask with matplotlib, with options and result of `fdma.masks.drawing.plot`.
 
         >>> import fdma
         >>> import matplotlib
@@ -714,7 +724,7 @@ def _lengths(lengths: int | Sequence[int]) -> list[int]:
 
 
 def _columns(name: str, values: object) -> NDArray[Any]:
-    """Integers [batch, heads, n, kv_len] of what may lack the first dimensions."""
+    """Integers [batch, heads, n, kv_len] from an array that may lack the first dimensions."""
     array = np.asarray(values)
     if array.dtype.kind not in "iu" or array.dtype == np.uint64:
         raise TypeError(f"{name}: expected integers of up to 64 bits with sign, got {array.dtype}")

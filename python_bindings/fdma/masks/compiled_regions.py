@@ -1,4 +1,4 @@
-"""What PyTorch's compiler says where it meets a maker of masks: what to write instead."""
+"""The error message of torch.compile at a function that makes masks: what to write instead."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ MADE_OUTSIDE = (
 
 
 def made_outside(function: _Function) -> _Function:
-    """Marks a function that torch.compile leaves to Python: with fullgraph=True its error is
-    `MADE_OUTSIDE`, else the graph ends before the call. The marks are those of
-    torch.compiler.disable, which fdma cannot call, for it imports no PyTorch.
+    """Marks a function that torch.compile must leave to Python.
+
+    With fullgraph=True, torch.compile raises an error with the text `MADE_OUTSIDE`; otherwise the
+    graph ends before the call. The marks are those of torch.compiler.disable, which fdma cannot
+    call because it does not import PyTorch.
     """
     marked: Any = function
     marked._torchdynamo_disable = True

@@ -1,4 +1,4 @@
-"""The core's mask behind what a caller hands in."""
+"""The core's mask of an argument."""
 
 from __future__ import annotations
 

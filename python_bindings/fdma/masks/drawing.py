@@ -55,13 +55,14 @@ def draw(
     max_height: int = 40,
     unicode: bool | None = None,
 ) -> str:
-    """One (batch, head) pair as lines of characters and a legend; what `print(mask)` shows.
+    """One (batch, head) pair as lines of characters and a legend, as `print(mask)` shows it.
 
-    A character is a tile, or a rectangle of tiles where they would not fit into `max_width` columns
-    and `max_height` lines; it is full or empty only if all of it is. unicode: shades instead of
-    `#`, `+` and `.`; None: where standard output can show them.
+    A character stands for a tile, or for a rectangle of tiles if the tiles do not fit into
+    `max_width` columns and `max_height` lines. A rectangle is drawn as full or empty only if all
+    its tiles are. unicode: True draws shades instead of `#`, `+` and `.`; None draws shades if
+    standard output can show them.
 
-    Raises ValueError for a pair that the mask does not have, or sides outside 1 to 1024.
+    Raises ValueError for a pair that the mask does not have, and for sides outside 1 to 1024.
 
     >>> import fdma
     >>> from fdma.masks.drawing import draw
@@ -90,7 +91,7 @@ def _shows_shades(encoding: str | None) -> bool:
 
 
 def pyplot(who: str) -> Any:
-    """matplotlib.pyplot, or an ImportError that says who wants it."""
+    """matplotlib.pyplot, or an ImportError that names the function `who` that needs it."""
     try:
         return importlib.import_module("matplotlib.pyplot")
     except ImportError as error:
@@ -112,10 +113,10 @@ def plot(
 ) -> Axes:
     """One (batch, head) pair with matplotlib, on `ax` or new axes; returns the axes.
 
-    Both axes are in cells. max_side: the most pixels on a side, 1 to 16384.
+    Both axes are in cells. max_side: the largest number of pixels on a side, 1 to 16384.
 
-    Raises ImportError, saying so, where matplotlib is missing; ValueError for a pair that the mask
-    does not have.
+    Raises ImportError if matplotlib is missing, and ValueError for a pair that the mask does not
+    have.
 
     >>> import fdma
     >>> import matplotlib
@@ -165,7 +166,7 @@ def _lengths(core: _fdma.BlockMask, batch: int) -> tuple[int, int]:
 
 
 def _pair_text(core: _fdma.BlockMask, batch: int, head: int) -> str:
-    """Which pair is drawn, where there are several."""
+    """The name of the pair that is drawn, if the mask has several."""
     if core.num_batches == core.num_heads == 1:
         return ""
     return f"batch {batch} of {core.num_batches}, head {head} of {core.num_heads}"
@@ -194,12 +195,12 @@ def _png(shades: NDArray[np.uint8]) -> bytes:
 
 
 def html(mask: BlockMask, *, batch: int = 0, head: int = 0, max_side: int = 256) -> str:
-    """One (batch, head) pair as a piece of HTML that needs nothing else: what notebooks show.
+    """One (batch, head) pair as self-contained HTML, as notebooks show it.
 
-    A picture of at most `max_side` pixels a side (1 to 1024) and a caption. With the default it is
-    below 100 KiB, whatever the mask's lengths.
+    It has a picture of at most `max_side` pixels a side (1 to 1024) and a caption. With the default
+    the HTML is smaller than 100 KiB, whatever the mask's lengths.
 
-    Raises ValueError for a pair that the mask does not have, or a side outside 1 to 1024.
+    Raises ValueError for a pair that the mask does not have, and for a side outside 1 to 1024.
 
     >>> import fdma
     >>> from fdma.masks.drawing import html
@@ -232,7 +233,7 @@ def html(mask: BlockMask, *, batch: int = 0, head: int = 0, max_side: int = 256)
 
 
 def _image(shades: NDArray[np.uint8], words: str) -> str:
-    """Drawn 320 pixels long; the short side at least 16."""
+    """An HTML image whose long side is 320 pixels and whose short side is at least 16."""
     height, width = shades.shape
     scale = 320 / max(height, width)
     data = base64.b64encode(_png(shades)).decode("ascii")

@@ -84,11 +84,12 @@ pos: IntExpr = _variable("pos")
 def table(name: Any, array: Any = None, *, dtype: type | None = None) -> TableExpr:
     """A table by name, `table("doc")`, or with its array, `table("doc", array)`, `table(array)`.
 
-    An array has 0 to 4 dimensions, boolean or integer (float32 for the scores of topk), of NumPy,
-    PyTorch or anything with DLPack; it is read by compile and not copied before. Sequences and
-    numbers become arrays. Without a name it is called t0, t1, .. in the order of use. Where no
-    array is given, compile needs one; `dtype`, bool or int, says what it will hold, else its use
-    does.
+    An array has 0 to 4 dimensions and booleans or integers (float32 for the scores of topk). It
+    belongs to NumPy, PyTorch or anything with DLPack. compile reads it; it is not copied before
+    that. Sequences and numbers become arrays. A table without a name is called t0, t1, .. in the
+    order of use. A table without an array needs one in compile; `dtype`, bool or int, gives the
+    type of its entries, which otherwise follows from its use.
+
     Raises TypeError and ValueError for arrays that cannot be tables.
 
     >>> from fdma import k, q, table
@@ -133,7 +134,7 @@ def _table(symbol: str, array: Any, dtype: type | None, what: str) -> TableExpr:
 
 
 def minimum(x: IntLike, y: IntLike, *more: IntLike) -> IntExpr:
-    """The least of two or more integers: min of the language.
+    """The least of two or more integers; `min` in the mask language.
 
     >>> from fdma import minimum, k, q
     >>> print(minimum(q, k, 8))
@@ -143,7 +144,7 @@ def minimum(x: IntLike, y: IntLike, *more: IntLike) -> IntExpr:
 
 
 def maximum(x: IntLike, y: IntLike, *more: IntLike) -> IntExpr:
-    """The greatest of two or more integers: max of the language.
+    """The greatest of two or more integers; `max` in the mask language.
 
     >>> from fdma import maximum, q
     >>> print(maximum(q - 3, 0))
@@ -193,7 +194,7 @@ def shr(x: IntLike, n: IntLike) -> IntExpr:
 
 
 def bitand(x: IntLike, y: IntLike) -> IntExpr:
-    """Bit by bit of two's complement integers; `x & y` is the same for integers.
+    """The bitwise and of two's complement integers; `x & y` is the same for integers.
 
     >>> from fdma import bitand, k, q
     >>> print(bitand(q, k) == 0)
@@ -203,7 +204,7 @@ def bitand(x: IntLike, y: IntLike) -> IntExpr:
 
 
 def bitor(x: IntLike, y: IntLike) -> IntExpr:
-    """Bit by bit of two's complement integers; `x | y` is the same for integers.
+    """The bitwise or of two's complement integers; `x | y` is the same for integers.
 
     >>> from fdma import bitor, k, q
     >>> print(bitor(q, k) == 0)
@@ -213,7 +214,7 @@ def bitor(x: IntLike, y: IntLike) -> IntExpr:
 
 
 def bitxor(x: IntLike, y: IntLike) -> IntExpr:
-    """Bit by bit of two's complement integers; `x ^ y` is the same for integers.
+    """The bitwise exclusive or of two's complement integers; `x ^ y` is the same for integers.
 
     >>> from fdma import bitxor, k, q
     >>> print(bitxor(q, k) == 0)
@@ -223,7 +224,7 @@ def bitxor(x: IntLike, y: IntLike) -> IntExpr:
 
 
 def to_int(condition: MaskLike) -> IntExpr:
-    """1 where the condition holds, else 0: int(..) of the language.
+    """1 where the condition holds, else 0; `int(..)` in the mask language.
 
     >>> from fdma import k, q, to_int
     >>> print(to_int(k < 2) + to_int(q < 1) == 1)
@@ -290,10 +291,10 @@ def _kind_of_value(value: object) -> Kind:
 
 
 def any_of(n: IntLike, body: Callable[[IntExpr], MaskLike]) -> MaskExpr:
-    """True where `body(i)` is for some i in [0, n): any(i in n : ..) of the language.
+    """True where `body(i)` is true for some i in [0, n); `any(i in n : ..)` in the mask language.
 
-    n is the same for every cell: it mentions neither q, k nor pos. Loops nest at most 16 deep.
-    The text calls the variable as the function does, where that is free.
+    n must be the same for every cell, so it may not use q, k or pos. Loops nest at most 16 deep.
+    The text names the variable like the function's parameter if that name is free.
 
     >>> from fdma import any_of, k, q, table
     >>> begin, end = table("begin"), table("end")
@@ -304,7 +305,7 @@ def any_of(n: IntLike, body: Callable[[IntExpr], MaskLike]) -> MaskExpr:
 
 
 def all_of(n: IntLike, body: Callable[[IntExpr], MaskLike]) -> MaskExpr:
-    """True where `body(i)` is for each i in [0, n): all(i in n : ..) of the language.
+    """True where `body(i)` is true for each i in [0, n); `all(i in n : ..)` in the mask language.
 
     >>> from fdma import all_of, k, q
     >>> print(all_of(3, lambda i: q + i != k))
@@ -327,7 +328,7 @@ def _loop(op: str, n: object, body: Callable[[IntExpr], MaskLike]) -> MaskExpr:
 
 
 def at(mask: MaskLike, *, q: IntLike | None = None, k: IntLike | None = None) -> MaskExpr:
-    """The mask at another row and key; an index that is left out stays.
+    """The mask at another row and key; an index that is not given stays as it is.
 
     >>> from fdma import at, causal, q
     >>> print(at(causal(), q=q // 2 * 2))

@@ -44,7 +44,7 @@ _EMPTY: _Arrays = MappingProxyType({})
 
 
 class _Expr:
-    """What the three kinds of expression share: a node, and the arrays that its tables have."""
+    """Base of the three types of expression: a node, and the arrays of its tables."""
 
     __slots__ = ("_arrays", "_node")
     # Without a truth value `==` cannot serve dictionaries. NumPy's operators try ours first.
@@ -126,7 +126,7 @@ class _Expr:
 
 
 def _as_condition(expr: _Expr) -> _Node:
-    """A condition of which `expr` is a part: what the core can check and parse."""
+    """A condition that contains `expr`; the core can only check and parse conditions."""
     if isinstance(expr, MaskExpr):
         return expr._node
     return _fdma.expr_node("equal", [expr._node, expr._node])
@@ -155,7 +155,7 @@ def _new_symbol(mark: str, wish: str) -> str:
 
 
 def _same_symbols(arrays: _Arrays) -> dict[str, str]:
-    """Automatic tables of one array are one table: symbol by symbol of the first."""
+    """Maps each automatic table to the first one with the same array, symbol to symbol."""
     automatic = [symbol for symbol in arrays if symbol[0] == "#"]
     if len(automatic) < 2:
         return {}
@@ -362,8 +362,8 @@ class IntExpr(_Integers):
 
     `IntExpr(5)` is the constant. Arithmetic is that of the language: 64-bit, `//` rounds down, `%`
     is never negative; `& | ^ ~ << >>` are bitand, bitor, bitxor, the complement, shl and shr.
-    Comparisons give a MaskExpr, `==` too. Operands are Python's and NumPy's integers, IntExpr, and
-    entries of tables; others raise TypeError.
+    Comparisons, `==` included, give a MaskExpr. Operands are integers of Python and NumPy, IntExpr,
+    and entries of tables; other operands raise TypeError.
 
     >>> from fdma import k, q
     >>> print((q - k) // 2 % 8)
@@ -417,7 +417,7 @@ class IntExpr(_Integers):
 
 
 def _no_identity(made: MaskExpr, sign: str, other: object) -> MaskExpr:
-    """`made`; TypeError where it is NotImplemented, of which Python would make False in silence."""
+    """`made`, or a TypeError if it is NotImplemented, which Python would turn into False."""
     if made is NotImplemented and not isinstance(other, _Expr):
         raise TypeError(
             f"{sign}: expected an integer, a condition or a table entry, got {_type_name(other)}"
@@ -439,11 +439,12 @@ def _ambiguous(op: str) -> TypeError:
 
 
 class MaskExpr(_Expr):
-    """A condition on cells: a mask, or a part of one. Immutable; no sizes; `tables` are its arrays.
+    """A condition on cells, which is a mask or an operand of one.
 
-    `MaskExpr(True)` is the constant; MaskExpr.parse reads text; fdma.compile lowers it.
-    `& | ^ ~` combine; `==` and `!=` are conditions too, cell by cell (`equals` compares the
-    expressions). Combining raises ValueError where two different arrays have one name.
+    It is immutable and has no sizes; `tables` are its arrays. `MaskExpr(True)` is the constant,
+    MaskExpr.parse reads a text, and fdma.compile lowers the expression. `& | ^ ~` combine
+    conditions. `==` and `!=` are conditions too, cell by cell; `equals` compares the expressions.
+    Combining raises ValueError if two different arrays have the same name.
 
     >>> from fdma import causal, sink, window
     >>> mask = causal() & (window(1024) | sink(4))
@@ -484,7 +485,7 @@ class MaskExpr(_Expr):
         return self._finish().table_names
 
     def mentions(self, variable: str) -> bool:
-        """True iff the expression uses a variable, "h" for instance; tables are not looked into.
+        """True iff the expression uses a variable, "h" for instance; tables' entries do not count.
 
         >>> from fdma import causal, h, k
         >>> (causal() & (k < h)).mentions("h"), causal().mentions("h"), causal().mentions("pos")
@@ -493,7 +494,7 @@ class MaskExpr(_Expr):
         return self._finish().mentions(variable)
 
     def _finish(self) -> _fdma.Expr:
-        """The checked expression, for the core. Raises ValueError for what only the whole shows."""
+        """The checked expression, for the core. Raises ValueError for errors of the whole mask."""
         return _fdma.finish_expr(self._node, _same_symbols(self._arrays)).expr
 
     def _logical(self, op: str, other: object, is_reversed: bool = False) -> MaskExpr:
@@ -541,9 +542,9 @@ class MaskExpr(_Expr):
 class TableExpr(_Integers):
     """A table, or an entry of one; fdma.table makes them.
 
-    `t[i]` to `t[i, j, k, l]` is an entry, one index per dimension: an IntExpr or a MaskExpr where
-    the array or dtype is known; of a table known by name only a TableExpr that serves as either.
-    A table without dimensions is a parameter: it serves as a value itself.
+    `t[i]` to `t[i, j, k, l]` is an entry, with one index per dimension. The entry is an IntExpr or
+    a MaskExpr if the array or dtype is known; otherwise it is a TableExpr, which serves as either.
+    A table without dimensions is a parameter and serves as a value itself.
 
     >>> from fdma import k, q, table
     >>> print((table("doc")[q] == table("doc")[k]) & table("seen")[k] & (q - k < table("w")))
@@ -574,7 +575,7 @@ class TableExpr(_Integers):
         return str(self)
 
     def _value(self, wanted: Kind) -> _Expr:
-        """This entry or parameter as an operand of type `wanted`; TypeError where it is another."""
+        """This entry or parameter as an operand of type `wanted`; TypeError if it is of another."""
         if not self._is_entry and self._rank:
             index = "[" + ", ".join(("q", "k", "..", "..")[: self._rank]) + "]"
             raise TypeError(
@@ -590,7 +591,7 @@ class TableExpr(_Integers):
 
     @property
     def name(self) -> str | None:
-        """The name that the user gave; None for an array without one, or for no table."""
+        """The name that the user gave, or None for an array without a name and for no table."""
         return None if self._symbol is None or self._symbol[0] == "#" else self._symbol
 
     def __getitem__(self, indices: IntLike | tuple[IntLike, ...]) -> Any:
@@ -617,7 +618,7 @@ class TableExpr(_Integers):
         return entry
 
     def _either(self, op: str, other: object, is_reversed: bool = False) -> Any:
-        """`& | ^` : of conditions, or bit by bit of integers, as far as the types are known."""
+        """`& | ^` of conditions, or bitwise of integers, as far as the types are known."""
         kinds = {self._kind, other._kind if isinstance(other, TableExpr) else None}
         if isinstance(other, IntExpr) or _is_int(other) or "int" in kinds:
             if self._kind is None or (isinstance(other, TableExpr) and other._kind is None):
