@@ -1,5 +1,5 @@
-"""One HDF5 group of a mask file: every attribute and dataset in it is expected by name, type and
-extents, and nothing else may be there. Memory is taken for what the file can hold, no more."""
+"""One HDF5 group of a mask file. The reader expects every attribute and dataset by name, type and
+extents, and refuses all others. It allocates memory only for data that the file can hold."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _NOBODY = "fdma: none of this name"
 
 
 class DamagedFileError(OSError):
-    """A file exists, but what it holds is no mask."""
+    """The file exists, but its contents are not a valid mask."""
 
 
 class Attributes:
-    """The attributes of one object, each read once; what is left over at the end is an error."""
+    """The attributes of one object. Each is read once; an attribute left over is an error."""
 
     def __init__(self, group: Any, where: str) -> None:
         self._attributes = group.attrs
         self._where = where
-        # Listing damaged attributes crashes HDF5 up to 1.14. Looking for one that is not there
-        # decodes all of them first, and fails cleanly.
+        # Listing damaged attributes crashes HDF5 up to 1.14. A lookup of an attribute that does not
+        # exist decodes all attributes first, and fails with an error instead of a crash.
         if _NOBODY in group.attrs:
             raise DamagedFileError(f"{where}: unknown attribute {_NOBODY}")
         self._left = {str(name) for name in group.attrs}
@@ -79,7 +79,7 @@ class Attributes:
 
 
 class Arrays:
-    """The objects of one group, each taken once; what is left over at the end is an error."""
+    """The objects of one group. Each is read once; an object left over is an error."""
 
     def __init__(self, group: Any, where: str) -> None:
         self._group = group
@@ -114,7 +114,7 @@ class Arrays:
     def read(
         self, name: str, dtype: str, width: int | None, min_rows: int, max_rows: int
     ) -> NDArray[Any]:
-        """The array, in the machine's byte order. Memory is taken only after all checks."""
+        """The array, in the machine's byte order. Memory is allocated only after all checks."""
         dataset = self._dataset(name)
         where = f"{self._where}/{name}"
         stored = dataset.id.get_type()
@@ -158,8 +158,8 @@ class Arrays:
 
 
 def _check_storage(dataset: Any, where: str) -> None:
-    """The values lie in this file, behind the two filters of the schema, and are not more than its
-    bytes can hold."""
+    """Checks that the values lie in this file, pass only the two filters of the schema, and do not
+    exceed what the file's bytes can hold."""
     creation = dataset.id.get_create_plist()
     layout = creation.get_layout()
     if layout == h5d.VIRTUAL:
@@ -191,8 +191,8 @@ def _check_storage(dataset: Any, where: str) -> None:
             raise DamagedFileError(
                 f"{where}: chunks {creation.get_chunk()} are larger than {_MAX_CHUNK_BYTES} bytes"
             )
-        # HDF5 takes the bytes of a chunk from one place of the file and the type of its elements
-        # from another.
+        # HDF5 reads the size of a chunk and the type of its elements from different places of the
+        # file.
         stored = dataset.id.get_storage_size()
         if not filters and stored != dataset.id.get_num_chunks() * chunk_bytes:
             raise DamagedFileError(
@@ -213,7 +213,7 @@ def names_of(group: Any, where: str) -> list[str]:
 
 
 def open_object(group: Any, path: str, where: str) -> Any:
-    """The object behind a path. Soft links lead on inside the file; links out of it are refused."""
+    """The object behind a path. Soft links inside the file are followed, other links refused."""
     rest = [part for part in reversed(path.split("/")) if part not in ("", ".")]
     found = group
     for _ in range(256):

@@ -80,7 +80,7 @@ def _end_of(child: subprocess.Popen[bytes]) -> str:
 
 
 def _receive(pipe: IO[bytes]) -> dict[str, Any]:
-    """Errors: EOFError, ValueError, TypeError: no such message."""
+    """Reads the child's message. Errors: EOFError, ValueError, TypeError for a malformed one."""
     size = int.from_bytes(_read(pipe, 8), "little")
     if size > _MAX_HEADER_BYTES:
         raise ValueError(f"a header of {size} bytes")
@@ -93,7 +93,7 @@ def _receive(pipe: IO[bytes]) -> dict[str, Any]:
 
 
 def _read(pipe: IO[bytes], size: int) -> bytes:
-    """Memory is taken as bytes come, whatever was announced."""
+    """Reads `size` bytes. Memory grows with the bytes that arrive, not with the announced size."""
     pieces = []
     while size > 0:
         piece = pipe.read(min(size, 1 << 24))
@@ -105,11 +105,11 @@ def _read(pipe: IO[bytes], size: int) -> bytes:
 
 
 def send(path: str, name: str | None) -> None:
-    """The child's side: one mask, or why there is none, on standard output."""
+    """The child's side: writes one mask, or the error, to standard output."""
     from .mask_files import state_of_file
 
     out = sys.stdout.buffer
-    sys.stdout = sys.stderr  # whoever prints does not meddle with the message
+    sys.stdout = sys.stderr  # keeps other prints out of the message
     arrays: list[NDArray[Any]] = []
     try:
         header = announced(state_of_file(path, name), arrays)

@@ -1,14 +1,13 @@
-"""Mask files through h5py: the HDF5 schema of docs/file-format.md, that of `fdma-maskc` too.
+"""Mask files through h5py, in the HDF5 schema of docs/file-format.md, which `fdma-maskc` uses too.
 
-Files are untrusted. Links are looked up before they are followed, so that nothing of another file
-comes in; type, extents, storage and filters of a dataset are compared with what the lengths imply
-and its bytes with what the file holds before memory is taken for it; the core then checks every
-entry and the content hash. What HDF5 itself does with a damaged file happens inside this process,
-unless `isolate` starts another one.
+Files are untrusted. Links are checked before they are followed, so that no data of another file is
+read. Type, extents, storage and filters of a dataset are compared with those that the lengths
+imply, and its bytes with the size of the file, before memory is allocated. The core then checks
+every entry and the content hash. HDF5 decodes the file in this process, even if it is damaged,
+unless `isolate` starts another process.
 
-Writing is atomic: a copy of the file that is there, or a new one, is written beside it under
-another name, synced and renamed. Whatever fails, what was there before is still there and nothing
-else is.
+Writing is atomic. A copy of the existing file, or a new file, is written beside it under another
+name, synced and renamed. If anything fails, the old file is unchanged and no new file is left.
 """
 
 from __future__ import annotations
@@ -31,15 +30,16 @@ AnyPath: TypeAlias = "str | PathLike[str]"
 
 
 def save(path: AnyPath, masks: Mapping[str, BlockMask], *, overwrite: bool = False) -> None:
-    """Writes masks into an HDF5 file under their names; what else the file holds stays.
+    """Writes masks into an HDF5 file under their names; other contents of the file stay.
 
-    Names have 1 to 255 bytes and no '/'. A name that is there already is an error, unless
+    Names have 1 to 255 bytes and no '/'. A name that the file already has is an error, unless
     `overwrite` replaces that mask. The file appears whole or not at all, with mode, owner and group
-    of the one that it replaces. Programs that save into one file at the same time (fdma-maskc is
-    one) wait for each other, so that it holds the masks of all at the end.
+    of the file that it replaces. Programs that save into the same file at the same time, fdma-maskc
+    included, wait for each other, so that the file holds the masks of all of them at the end.
 
-    Errors: FileExistsError (a name), ValueError (names), TypeError, OSError (the operating system,
-    a file that is no HDF5, or one that is open for writing), ImportError without h5py.
+    Errors: FileExistsError (a name that exists), ValueError (wrong names), TypeError, OSError (the
+    operating system, a file that is not HDF5, a file that is open for writing), ImportError
+    without h5py.
 
     >>> import fdma
     >>> import h5py
@@ -58,7 +58,7 @@ def save(path: AnyPath, masks: Mapping[str, BlockMask], *, overwrite: bool = Fal
             _check_is_hdf5(h5py, path)
         try:
             with replaced_file(path) as (disk, exists), _explained(path, "write"):
-                # The oldest structures that serve, so that HDF5 1.8 and all since read a new file.
+                # The oldest structures that suffice, so that HDF5 1.8 and later read a new file.
                 libver = ("earliest", "latest" if exists else "v108")
                 with h5py.File(disk, "r+" if exists else "w", libver=libver) as file:
                     for name, mask in masks.items():
@@ -69,12 +69,13 @@ def save(path: AnyPath, masks: Mapping[str, BlockMask], *, overwrite: bool = Fal
 
 
 def load(path: AnyPath, name: str | None = None, *, isolate: bool = False) -> BlockMask:
-    """The mask of that name, or the only one of the file.
+    """The mask with this name, or the only mask of the file.
 
-    isolate: read it in a process of its own, which costs its start and a copy; where HDF5 crashes
-    on a file that was damaged on purpose, that process dies and this one gets an OSError.
+    isolate: read the file in another process, which costs the start of that process and a copy. If
+    HDF5 crashes on a file that was damaged on purpose, that process dies and this one raises an
+    OSError.
 
-    Errors: FileNotFoundError and other OSError (the operating system; no file of masks; damage,
+    Errors: FileNotFoundError and other OSError (the operating system; a file without masks; damage,
     with the dataset and the entry), KeyError (no such name), ValueError (several masks and no
     name), NotImplementedError (written by a newer FDMA), ImportError without h5py.
 
@@ -102,7 +103,7 @@ def load(path: AnyPath, name: str | None = None, *, isolate: bool = False) -> Bl
 
 
 def state_of_file(path: str, name: str | None) -> dict[str, Any]:
-    """What `load` reads: attributes and arrays, of which nothing but sizes is checked."""
+    """The attributes and arrays that `load` reads. Only their sizes are checked."""
     with _opened(path) as file:
         from .reader import mask_names, read_state
 
@@ -125,7 +126,7 @@ def state_of_file(path: str, name: str | None) -> dict[str, Any]:
 def list_masks(path: AnyPath) -> list[str]:
     """Names of the masks in a file, in alphabetical order.
 
-    Errors: OSError (the operating system; no file of masks), ImportError without h5py.
+    Errors: OSError (the operating system; a file without masks), ImportError without h5py.
 
     >>> import fdma
     >>> import h5py
@@ -150,7 +151,7 @@ def _h5py() -> Any:
 
 
 def _check_is_hdf5(h5py: Any, path: str) -> None:
-    """Errors of the operating system as they are, and words for what is no HDF5 file."""
+    """Raises the operating system's error, or an error that says that the file is not HDF5."""
     status = Path(path).stat()
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(f"'{path}' is a folder")
@@ -164,7 +165,7 @@ def _check_is_hdf5(h5py: Any, path: str) -> None:
 
 @contextmanager
 def _explained(path: str, what: str) -> Iterator[None]:
-    """What h5py raises for files that it cannot use, as OSError that names the file."""
+    """Turns h5py's errors for files that it cannot use into an OSError that names the file."""
     try:
         yield
     except FileExistsError:
@@ -176,7 +177,7 @@ def _explained(path: str, what: str) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """What HDF5 says, and what to do about structures that it does not know."""
+    """HDF5's message, with advice for file structures that this HDF5 does not know."""
     text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
     if "version number" in text:
         text += (

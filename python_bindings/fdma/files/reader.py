@@ -95,7 +95,7 @@ def _state_of(group: Any, where: str) -> dict[str, Any]:
 
 
 def _groups_of(state: Mapping[str, Any], groups: Any, where: str) -> list[dict[str, Any]]:
-    """The arrays of every group, of the extents that its batch elements' lengths imply."""
+    """The arrays of every group, with the extents that its batch elements' lengths imply."""
     children = Arrays(groups, where)
     firsts: list[int] = []  # batch element of the first pair of each group
     for index, group in enumerate(state["group_of"].flat):
@@ -126,7 +126,7 @@ def _groups_of(state: Mapping[str, Any], groups: Any, where: str) -> list[dict[s
 
 @contextmanager
 def _as_damage(where: str) -> Iterator[None]:
-    """What h5py raises when HDF5 cannot decode a file, as OSError that says where."""
+    """Turns h5py's errors for data that HDF5 cannot decode into an OSError that says where."""
     try:
         yield
     except (DamagedFileError, NotImplementedError, MemoryError):

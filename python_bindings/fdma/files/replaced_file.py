@@ -23,7 +23,7 @@ __all__: list[str] = []
 
 
 class DiskFile:
-    """A file descriptor as h5py's driver for Python objects wants it; writing never fails."""
+    """A file descriptor for h5py's driver for Python objects; its writes never fail."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -44,7 +44,7 @@ class DiskFile:
         return bytes(data)
 
     def readinto(self, buffer: memoryview) -> int:
-        """Zeros past the end, where a write that failed would have been."""
+        """Reads; bytes past the end, where a failed write would have been, are zeros."""
         view = memoryview(buffer).cast("B")
         done = 0
         while done < len(view):
@@ -76,33 +76,34 @@ class DiskFile:
         return size
 
     def flush(self) -> None:
-        """At the end, by `replaced_file`."""
+        """Does nothing: `replaced_file` syncs the file at the end."""
 
 
 class FileAppearedError(Exception):
-    """Another program has put a file where there was none when writing began."""
+    """Another program has made a file at a path that had none when writing began."""
 
 
 @contextmanager
 def replaced_file(path: str) -> Iterator[tuple[DiskFile, bool]]:
-    """What to write to, and whether it holds what is at `path` now; it goes there at the end.
+    """The file to write to, and whether it starts as a copy of `path`, which it finally replaces.
 
-    Through a symbolic link the file behind it is replaced, or made; mode, owner and group stay as
-    far as this process may set them. Nobody else who takes the same lock (fdma-maskc does) changes
-    the file in between. If anything fails nothing at `path` changes and no other file is left.
-    Errors: OSError; FileAppearedError, if there was no file and is one now: then start again.
+    A symbolic link is followed: the file behind it is replaced or made. Mode, owner and group stay
+    as far as this process may set them. Other programs that take the same lock (fdma-maskc does) do
+    not change the file in between. If anything fails, nothing at `path` changes and no other file
+    is left. Errors: OSError; FileAppearedError if `path` had no file at the start and has one at
+    the end, after which the caller starts again.
     """
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(f"cannot write '{path}': a folder")
-    if target.is_symlink():  # what realpath makes of links that lead in a circle
+    if target.is_symlink():  # realpath returns a link only for links in a circle
         raise OSError(errno.ELOOP, f"cannot write '{path}': {os.strerror(errno.ELOOP)}")
     shown = f"{path}' -> '{target}" if Path(path).is_symlink() else path
     with _locked(target, path) as replaced:
         name = os.fsencode(target.name)[:200].decode(errors="ignore")
         temporary = target.with_name(f".{name}.fdma-{os.getpid()}-{secrets.token_hex(4)}")
         with _explained(shown):
-            # Nobody else may open what is to be private before it has its mode.
+            # The file may have to be private, so nobody else may open it before its mode is set.
             mode = 0o600 if replaced else 0o666
             descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
@@ -118,7 +119,7 @@ def replaced_file(path: str) -> Iterator[tuple[DiskFile, bool]]:
                     if file.error is None:
                         raise
                 with _explained(path):
-                    if file.error is not None:  # what HDF5 said of it is beside the point
+                    if file.error is not None:  # the cause; HDF5's own error only follows from it
                         raise file.error
                     os.fsync(descriptor)
             finally:
@@ -140,7 +141,9 @@ _LOCKED_BYTE = 1 << 62
 
 @contextmanager
 def _locked(target: Path, path: str) -> Iterator[os.stat_result | None]:
-    """The state of the file, which no other writer that asks for the lock replaces, or None."""
+    """The state of the file, or None if there is none. The file is locked against other writers that
+    take the lock, if this process may open it for writing.
+    """
     descriptor = _open_locked(target, path)
     try:
         if descriptor is not None:
@@ -153,9 +156,9 @@ def _locked(target: Path, path: str) -> Iterator[os.stat_result | None]:
 
 
 def _open_locked(target: Path, path: str) -> int | None:
-    """None: there is no file, or none that may be opened for writing, though perhaps replaced.
+    """A locked descriptor, or None if there is no file or none that may be opened for writing.
 
-    Who waited for a writer finds that it has locked what was replaced, and starts again.
+    A process that waited for another writer may have locked the old file; it then starts again.
     """
     while True:
         try:
@@ -179,7 +182,7 @@ def _open_locked(target: Path, path: str) -> int | None:
 
 
 def _check_no_writer(descriptor: int, path: str) -> None:
-    """What a program with the file open for writing still has to write would be lost."""
+    """OSError if a program has the file open for writing: its pending writes would be lost."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # as HDF5 locks what it reads
     except BlockingIOError:
@@ -191,7 +194,7 @@ def _check_no_writer(descriptor: int, path: str) -> None:
 
 
 def _lock(descriptor: int) -> None:
-    """File systems and systems that cannot lock are used without."""
+    """Locks the file. File systems and systems without locks are used without a lock."""
     command = getattr(fcntl, "F_OFD_SETLKW", None)
     if command is None:
         return
@@ -204,7 +207,9 @@ def _lock(descriptor: int) -> None:
 
 
 def _take_permissions(descriptor: int, replaced: os.stat_result) -> None:
-    """Where the group cannot be kept, the new one may do no more than everybody."""
+    """Copies owner, group and mode. If the group cannot be kept, the new group gets at most
+    the permissions of others.
+    """
     mode = stat.S_IMODE(replaced.st_mode)
     created = os.fstat(descriptor)
     if created.st_uid != replaced.st_uid:
@@ -221,7 +226,7 @@ def _take_permissions(descriptor: int, replaced: os.stat_result) -> None:
 
 
 def _move_if_new(temporary: Path, target: Path) -> None:
-    """Errors: FileAppearedError; OSError."""
+    """Moves the file to a path that has none. Errors: FileAppearedError; OSError."""
     try:
         os.link(temporary, target)
     except FileExistsError:
@@ -245,7 +250,7 @@ def _explained(path: str) -> Iterator[None]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """The file is complete either way; not every file system can sync a folder."""
+    """Syncs the folder, if the file system can. The file is complete even if this fails."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -18,7 +18,7 @@ _DTYPES = ("int32", "int64", "uint64")
 
 
 def announced(value: Any, arrays: list[NDArray[Any]]) -> Any:
-    """`value` for JSON; its arrays go to `arrays`, in the order in which they are found."""
+    """`value` in a form for JSON. Its arrays are appended to `arrays`, in the order of discovery."""
     if isinstance(value, np.ndarray):
         arrays.append(value)
         return {"array": value.dtype.name, "shape": list(value.shape)}
@@ -30,7 +30,7 @@ def announced(value: Any, arrays: list[NDArray[Any]]) -> Any:
 
 
 def bytes_of(array: NDArray[Any]) -> memoryview:
-    """Little-endian, without gaps."""
+    """The bytes of an array, little-endian and without gaps."""
     ordered = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return ordered.reshape(-1).view(np.uint8).data
 

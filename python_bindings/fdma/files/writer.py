@@ -1,4 +1,4 @@
-"""One mask into an open HDF5 file, everything in a fixed order: equal masks give equal contents."""
+"""Writes one mask into an open HDF5 file. The order is fixed: equal masks give equal contents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LENGTHS = ("q_lens", "kv_lens")
 
 
 def check_names(masks: Mapping[str, BlockMask]) -> None:
-    """Errors: TypeError, ValueError."""
+    """Checks the names of masks. Errors: TypeError, ValueError."""
     if not isinstance(masks, Mapping):
         raise TypeError(f"masks: expected a mapping from names, got {type(masks).__name__}")
     for name, mask in masks.items():
@@ -122,7 +122,7 @@ def _write_spec(group: Any, spec: str) -> None:
 
 
 def _write_array(group: Any, name: str, values: NDArray[Any]) -> None:
-    """Little-endian; more than 4 KiB in chunks, shuffled and deflated."""
+    """Writes an array, little-endian. Above 4 KiB it is chunked, shuffled and deflated."""
     storage: dict[str, Any] = {}
     if values.nbytes > _MIN_COMPRESSED_BYTES:
         rows = values.shape[0]

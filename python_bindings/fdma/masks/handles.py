@@ -31,14 +31,14 @@ if hasattr(os, "register_at_fork"):
 
 
 def handle_of(mask: Any) -> int:
-    """A number of the mask's own, above 1; never given again. The mask is not kept alive."""
+    """A new number for a mask, above 1 and never used again. It does not keep the mask alive."""
     handle = next(_numbers)
     _masks[handle] = mask
     return handle
 
 
 def mask_of_handle(handle: int) -> Any:
-    """The mask of a number. RuntimeError where it is gone."""
+    """The mask of a number. RuntimeError if the mask no longer exists."""
     mask = _masks.get(handle)
     if mask is None:
         raise RuntimeError(

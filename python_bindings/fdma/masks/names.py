@@ -1,19 +1,19 @@
 """The named masks of the language as functions: `causal()`, `documents(lengths=[700, 1300])`, ..
 
-Rows of docs/spec-language.md, one function each; what a mask is true of stands in its first line,
-with `pos = q + kv_len - q_len`, the query's position among the keys. `global` is a word of Python:
-the function is `global_`. Arguments are
+Each function is a row of docs/spec-language.md. Its first line says where the mask is true, with
+`pos = q + kv_len - q_len`, the query's position among the keys. `global` is a keyword of Python, so
+the function is called `global_`. Arguments are
 
 - integers: Python's, or expressions that are the same for every cell of a batch element and head
   (of `b`, `h`, lengths and tables, not of `q`, `k` or `pos`); "@w" and `table("w")` are a parameter
   that compile binds;
 - tables: an array or sequence, which travels with the mask; "@name" or `table("name")`, which
-  compile binds; `table("name", array)`. Any may have a batch extent in front.
+  compile binds; `table("name", array)`. Any table may have a batch extent in front.
 
-Wrong types raise TypeError, wrong values and shapes ValueError, naming mask and argument; what
-depends on the lengths shows when the mask is compiled.
+Wrong types raise TypeError, and wrong values and shapes ValueError; messages name the mask and the
+argument. Errors that depend on the lengths are raised when the mask is compiled.
 
-The file is long since every name of the language stands in it, with its example.
+The file is long because it holds every named mask of the language, with an example.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _number(mask: str, parameter: str, value: object) -> _Expr:
 
 
 def _bound(mask: str, parameter: str, value: object, least: int, hint: str) -> _Expr:
-    """An integer from `least` on, or inf; what is no plain number shows when it is compiled."""
+    """An integer of at least `least`, or inf. An expression is checked when it is compiled."""
     if isinstance(value, float) and value == math.inf:
         return _variable("inf")
     number = _number(mask, parameter, value)
@@ -160,7 +160,7 @@ def _named(name: str, *operands: _Expr, keywords: tuple[str, ...] = ()) -> MaskE
 
 
 def _numbers(name: str, least: int | None = None, /, **values: object) -> MaskExpr:
-    """A mask of integers, from `least` on where that is given."""
+    """A mask with integer parameters, which must be at least `least` if it is given."""
     operands = [_number(name, parameter, value) for parameter, value in values.items()]
     if least is not None:
         for parameter, value in values.items():
@@ -172,7 +172,7 @@ def _numbers(name: str, least: int | None = None, /, **values: object) -> MaskEx
 
 
 def causal() -> MaskExpr:
-    """k <= pos: no look ahead.
+    """k <= pos: a query sees no later key.
 
     >>> from fdma import causal, sink, window
     >>> print(causal() & (window(1024) | sink(4)))
@@ -194,9 +194,9 @@ else:  # typing's overload keeps what it decorates alive after the core is gone
     def window(*bounds, **named):
         """`window(w)`: abs(pos - k) < w. `window(left, right)`: -left <= k - pos <= right.
 
-        With `causal()`, window(w) sees w keys, its own included; w is 1 or more, or math.inf.
-        `left` and `right` are 0 or more; None and math.inf leave a side open, which flash-attn
-        writes as -1.
+        With `causal()`, a query of window(w) sees w keys, its own included. w is 1 or more, or
+        math.inf. `left` and `right` are 0 or more; None and math.inf mean no bound on that side,
+        which flash-attn writes as -1.
 
         >>> from fdma import causal, window
         >>> print(causal() & window(512), window(255, 0), window(left=None, right=16), sep="; ")
@@ -241,7 +241,7 @@ def chunked(n: Number) -> MaskExpr:
 
 
 def block_causal(n: Number) -> MaskExpr:
-    """k // n <= pos // n: causal by blocks of n.
+    """k // n <= pos // n: causal between blocks of n keys, full within a block.
 
     >>> from fdma import block_causal
     >>> print(block_causal(64))
@@ -318,12 +318,15 @@ if TYPE_CHECKING:
 else:
 
     def documents(**tables):
-        """Query and key are in one document: packed sequences. Four forms, all of integer tables.
+        """Query and key are in the same document of packed sequences.
 
-        `ids` [kv_len]: t[pos] == t[k]; a negative id is padding, which attends and is attended by
-        nothing. `lengths` [docs] (with batch padded by 0) or `cu_seqlens` [docs + 1]: consecutive
-        documents; keys after the last are padding. `q_ids` [q_len] with `k_ids` [kv_len]: a[q] ==
-        b[k], nothing aligned.
+        The documents are given in one of four forms, all of integer tables:
+        - `ids` [kv_len]: t[pos] == t[k]. A negative id marks padding, which sees no key and which
+          no query sees.
+        - `lengths` [docs], padded with 0 if it has a batch extent: consecutive documents. Keys
+          after the last document are padding.
+        - `cu_seqlens` [docs + 1]: the same documents by their offsets.
+        - `q_ids` [q_len] and `k_ids` [kv_len]: a[q] == b[k], without alignment by `pos`.
 
         >>> from fdma import causal, documents
         >>> print(causal() & documents(lengths=[700, 1300, 48]))
@@ -351,7 +354,7 @@ def _tables(name: str, ranks: tuple[int, int], **values: object) -> MaskExpr:
 
 
 def prefix_documents(ids: TableLike, prefix: TableLike) -> MaskExpr:
-    """One document, and k <= pos or k among the first prefix[id] keys of it, in key order.
+    """The same document, and k <= pos or k is among the first prefix[id] keys of that document.
 
     Integers `ids` [kv_len], each below docs; `prefix` [docs].
 
@@ -363,9 +366,9 @@ def prefix_documents(ids: TableLike, prefix: TableLike) -> MaskExpr:
 
 
 def share_question(ids: TableLike, parts: TableLike) -> MaskExpr:
-    """One document, and parts[k] == 0 or parts[pos] == parts[k]: answers share a question.
+    """The same document, and parts[k] == 0 or parts[pos] == parts[k]: answers share a question.
 
-    Integers `ids`, `parts` [kv_len]; part 0 is the question.
+    `ids` and `parts` are integers [kv_len]; part 0 is the question.
 
     >>> from fdma import causal, share_question
     >>> print(causal() & share_question(ids="@doc", parts="@part"))
@@ -375,9 +378,9 @@ def share_question(ids: TableLike, parts: TableLike) -> MaskExpr:
 
 
 def causal_blockwise(ids: TableLike) -> MaskExpr:
-    """k <= pos, no id negative, and equal ids, or pos in the last document, which sees all.
+    """k <= pos, and pos and k have the same id or pos is in the last document, which sees all.
 
-    Integers `ids` [kv_len].
+    `ids` are integers [kv_len]. A position with a negative id sees no key, and no query sees it.
 
     >>> from fdma import causal_blockwise
     >>> print(causal_blockwise("@doc"))
@@ -403,7 +406,7 @@ def padding(lengths: TableLike, side: Literal["right", "left"] = "right") -> Mas
     return _named("padding", table, _variable(side), keywords=("lengths", "side"))
 
 
-# ---- given piece by piece
+# ---- given by tables of intervals, tiles or cells
 
 
 def intervals(begin: TableLike, end: TableLike) -> MaskExpr:
@@ -431,9 +434,10 @@ def rows(begin: TableLike, end: TableLike) -> MaskExpr:
 
 
 def tiles(t: TableLike, m: Number, n: Number) -> MaskExpr:
-    """t[.., q // m, k // n]: booleans of 2 dimensions, 3 (batch first) or 4 (batch, head).
+    """t[.., q // m, k // n]: the table has a boolean for each tile of m query rows and n keys.
 
-    The last two extents are ceil(q_len / m) and ceil(kv_len / n).
+    The table has 2 dimensions, 3 with batch in front, or 4 with batch and head in front. The last
+    two extents are ceil(q_len / m) and ceil(kv_len / n).
 
     >>> from fdma import tiles
     >>> print(tiles([[True, False], [True, True]], 128, 128))
@@ -458,7 +462,7 @@ def bits(t: TableLike) -> MaskExpr:
 
 
 def _given(name: str, parameter: str, value: object) -> TableExpr:
-    """A boolean table of 2 to 4 dimensions, called as its mask."""
+    """A boolean table of 2 to 4 dimensions that has the name of its mask."""
     table = _whole(name, parameter, value, (2, 4), "bool")
     if is_array(value):
         return _table(_new_symbol("#", name), next(iter(table._arrays.values())), None, name)
@@ -468,8 +472,8 @@ def _given(name: str, parameter: str, value: object) -> TableExpr:
 def tree(parents: TableLike) -> MaskExpr:
     """The last n keys are nodes of a forest; k comes before them, or is pos or its ancestor.
 
-    Integers `parents` [n], -1 for a root: speculative decoding with a tree of drafts. A cycle is
-    an error when compiled.
+    The mask serves speculative decoding with a tree of drafts. `parents` are integers [n], -1 for a
+    root. Compiling raises an error for a cycle.
 
     >>> from fdma import tree
     >>> print(tree([-1, 0, 0, 1]))
@@ -484,8 +488,8 @@ def tree(parents: TableLike) -> MaskExpr:
 def block_diffusion(n: Number, size: Number) -> MaskExpr:
     """Keys are n noised tokens and the same n clean ones, in blocks of `size`; kv_len is 2 n.
 
-    One block and half; or noised pos, clean k of an earlier block; or both clean, k's block not
-    later.
+    A query at pos sees key k in three cases: both are in the same block and the same half; pos is
+    noised and k is clean and in an earlier block; both are clean and k's block is not later.
 
     >>> from fdma import block_diffusion
     >>> print(block_diffusion(4096, 16))
@@ -507,12 +511,13 @@ def natten2d(height: Number, width: Number, kh: Number, kw: Number) -> MaskExpr:
 
 
 def topk(scores: TableLike, w: Number, among: MaskLike | None = None) -> MaskExpr:
-    """Of the keys where `among` is true the w with the highest score, per query.
+    """For each query, the w keys with the highest scores among the keys where `among` is true.
 
-    `scores` are float32 [kv_len], [heads_kv, kv_len] or [batch, heads_kv, kv_len], not NaN; ties
-    go to the lower index; query head h reads KV head h // (heads / heads_kv). `w` is one number
-    for all, at least 1. Without `among`, `M & topk(scores, w)` selects among the rest of the
-    top-level conjunction, which must have no other topk; anywhere else compile raises ValueError.
+    `scores` are float32 [kv_len], [heads_kv, kv_len] or [batch, heads_kv, kv_len], without NaN.
+    Among equal scores the lower index wins. Query head h reads KV head h // (heads / heads_kv).
+    `w` is one number for all queries, at least 1. Without `among`, `M & topk(scores, w)` selects
+    among the rest of the top-level conjunction, which must have no other topk; in any other place
+    compile raises ValueError.
 
     >>> from fdma import causal, topk
     >>> print(topk([0.5, 0.25, 1.0], 2, among=causal()), causal() & topk("@s", "@w"), sep="; ")

@@ -10,7 +10,7 @@ __all__: list[str] = []
 def pair_range(
     name: str, wanted: int | slice | range | None, length: int
 ) -> tuple[tuple[int, int], bool]:
-    """[begin, end) of batch elements or heads, and whether an integer asked for one.
+    """[begin, end) of batch elements or heads, and whether the argument was one integer.
 
     >>> pair_range("heads", -1, 8), pair_range("heads", slice(2, 4), 8)
     (((7, 8), True), ((2, 4), False))
@@ -35,7 +35,7 @@ def pair_range(
 
 
 def row_range(name: str, wanted: slice | range | None, length: int) -> tuple[int, int]:
-    """[begin, end) of query rows or keys: slices end where the rows do, ranges must fit.
+    """[begin, end) of query rows or keys. Slices are cut at the length; ranges must lie inside.
 
     >>> row_range("q", slice(-100, None), 4096), row_range("q", range(10, 20), 4096)
     ((3996, 4096), (10, 20))
@@ -56,7 +56,7 @@ def row_range(name: str, wanted: slice | range | None, length: int) -> tuple[int
 
 
 def block_sides(block: int | tuple[int, int]) -> tuple[int, int]:
-    """(query rows, keys) of a block; one side is both.
+    """(query rows, keys) of a block; one number means both sides.
 
     >>> block_sides(64), block_sides((64, 128))
     ((64, 64), (64, 128))

@@ -1,7 +1,7 @@
 """A mask as plain arrays and attributes, those of mask files of version 1, and back.
 
-`BlockMask.arrays`, pickles and files share this one form (docs/file-format.md names its parts);
-the core copies nothing on the way out and checks everything on the way in.
+`BlockMask.arrays`, pickles and files share this form; docs/file-format.md names its members. The
+core exports the arrays without a copy, and checks every entry of arrays that it imports.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def state_of(core: _fdma.BlockMask) -> dict[str, Any]:
 def core_of(state: Mapping[str, Any]) -> _fdma.BlockMask:
     """The mask of such a dict, copied.
 
-    Errors: TypeError for what is no mapping of such types; NotImplementedError for a newer version;
-    ValueError for anything missing, unknown or inconsistent, the content hash included where it is
-    there.
+    Errors: TypeError for an object that is not a mapping of these types; NotImplementedError for a
+    newer version; ValueError for a member that is missing, unknown or inconsistent. The content
+    hash is checked if the mapping has one.
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"arrays: expected a mapping, got {type(state).__name__}")

@@ -1,6 +1,6 @@
-"""The arrays behind tables: what serves as one, its kind and shape, and which are the same.
+"""The arrays of tables: which objects are accepted, their kind and shape, and which are the same.
 
-Nothing is imported for it: a tensor of PyTorch, JAX or CuPy is known by what it says of itself.
+The module imports no framework. It recognizes tensors of PyTorch, JAX and CuPy by their attributes.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ def is_array(value: object) -> bool:
 
 
 def as_array(value: object, what: str) -> Any:
-    """The array of a table: itself where it is one; sequences and numbers become NumPy arrays.
+    """The array of a table: an array is returned as it is, sequences and numbers become NumPy's.
 
-    Those are read-only copies: integers int64, booleans bool, numbers with a fraction float32.
-    Raises TypeError for what holds no numbers, ValueError for ragged sequences.
+    These NumPy arrays are read-only copies. Integers become int64, booleans bool, and numbers with
+    a fraction float32. Raises TypeError for objects without numbers, and ValueError for ragged
+    sequences.
     """
     if hasattr(value, "__dlpack__") and hasattr(value, "dtype"):
         array: Any = value
@@ -87,7 +88,7 @@ def _of_sequence(value: Any, what: str) -> Any:
 
 
 def kind_of(array: Any, what: str) -> Kind:
-    """What the entries are. TypeError for what no table holds: float64, complex, text."""
+    """The kind of the entries. TypeError for kinds that no table holds: float64, complex, text."""
     dtype = array.dtype
     is_numpy = isinstance(dtype, np.dtype)
     kind = _KIND_OF_NUMPY.get(dtype) if is_numpy else _KIND_OF.get(str(dtype))
@@ -109,7 +110,7 @@ def describe(array: Any) -> str:
 
 
 def on_host(array: Any) -> Any:
-    """The array in host memory: tensors on a GPU are copied, all others are themselves."""
+    """The array in host memory. Tensors on a GPU are copied; others are returned as they are."""
     device = getattr(array, "device", None)
     if getattr(device, "type", None) == "cuda":  # PyTorch
         return array.cpu()
@@ -119,12 +120,12 @@ def on_host(array: Any) -> Any:
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """True where two arrays cannot differ: one object, one piece of memory, or equal constants."""
+    """True if two arrays cannot differ: the same object, the same memory, or equal constants."""
     return a is b or identity(a) == identity(b)
 
 
 def identity(array: Any) -> tuple[Any, ...]:
-    """Equal for arrays that cannot differ, as long as they live."""
+    """A key that is equal for arrays that cannot differ; it is valid while the arrays live."""
     if isinstance(array, np.ndarray):
         if array.base is None and not array.flags.writeable:
             return array.dtype, array.shape, array.tobytes()
@@ -136,7 +137,7 @@ def identity(array: Any) -> tuple[Any, ...]:
 
 
 def has_same_entries(a: Any, b: Any) -> bool:
-    """True where two arrays have one kind, one shape and equal entries now."""
+    """True if two arrays have the same kind, the same shape and currently equal entries."""
     if is_same(a, b):
         return True
     if kind_of(a, "table") != kind_of(b, "table") or tuple(a.shape) != tuple(b.shape):
@@ -145,7 +146,7 @@ def has_same_entries(a: Any, b: Any) -> bool:
 
 
 def merge(a: Mapping[str, Any], b: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arrays of both, by symbol. ValueError where one name stands for two arrays."""
+    """The arrays of both, by symbol. ValueError if one name stands for two arrays."""
     if not b or a is b:
         return a
     if not a:

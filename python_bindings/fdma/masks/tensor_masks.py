@@ -1,4 +1,4 @@
-"""Dense masks of PyTorch as BlockMasks, compiled once for as long as the tensor stays as it is."""
+"""Dense masks of PyTorch as BlockMasks, compiled once and again only after a tensor's change."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _MAX_MASKS = 64
 
 
 class TensorMasks:
-    """Masks by tensor: its identity, its version (what writes to it counts), and further words."""
+    """Masks by tensor identity, tensor version (every write to it counts) and further key words."""
 
     def __init__(self) -> None:
         self._masks: dict[tuple[int, Hashable], tuple[Any, int, BlockMask]] = {}
         self._lock = threading.Lock()
 
     def get(self, tensor: Any, words: Hashable, make: Callable[[], BlockMask]) -> BlockMask:
-        """The mask of a tensor for these words, made by `make` where it is not known."""
+        """The mask of a tensor for these key words; `make` makes it if it is not cached."""
         key = (id(tensor), words)
         found = self._masks.get(key)
         if found is not None and found[0]() is tensor and found[1] == tensor._version:
