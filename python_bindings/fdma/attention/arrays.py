@@ -24,7 +24,7 @@ __all__: list[str] = []
 
 
 class _Asked(NamedTuple):
-    """What a call says besides q, k and v; results are the same bits every time as it is."""
+    """The arguments of a call besides q, k and v. Results have the same bits every time anyway."""
 
     mask: Any
     bias: Any
@@ -62,9 +62,10 @@ def cupy_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
 
 
 def jax_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
-    """`fdma.attention` for JAX arrays that are there: not inside jit, grad or vmap.
+    """`fdma.attention` for concrete JAX arrays, outside jit, grad and vmap.
 
-    Waits for the arguments and, on a GPU, for the result: JAX names no stream.
+    It waits for the arguments and, on a GPU, for the result, because JAX does not expose its
+    streams.
     """
     import jax
 
@@ -82,13 +83,13 @@ def jax_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
     checked_backend(asked.backend, is_on_gpu, device)
     if device.platform not in ("cpu", "gpu", "cuda"):
         raise NotImplementedError(f"q: is on {device}; move it to the CPU or a CUDA GPU")
-    # A plan that is not uploaded is so for the call alone, which then waits for its end.
+    # The call waits for its end, because its plan may be uploaded for this call alone.
     index = int(device.local_hardware_id or 0) if is_on_gpu else None
     return _run(jax.numpy, q, k, v, asked, None, index)
 
 
 def _rows(array: Any) -> Any:
-    """With stride 1 along the last axis, copied where it is not."""
+    """The array with stride 1 along the last axis; it is copied if its stride is another one."""
     if array.ndim and array.shape[-1] > 1 and array.strides[-1] != array.itemsize:
         return np.ascontiguousarray(array)
     return array
@@ -152,8 +153,8 @@ def _run(
     if heads_first:
         q, k, v = (xp.swapaxes(x, 1, 2) for x in (q, k, v))
     if is_jax:
-        # JAX owns no memory that others may write: the core makes the arrays. What was turned and
-        # converted above is queued on a stream of JAX's own.
+        # JAX has no memory that others may write, so the core makes the arrays. The transposes and
+        # conversions above are queued on a stream of JAX's own, so the call waits for them.
         import jax
 
         jax.block_until_ready((q, k, v) if bias is None else (q, k, v, bias))

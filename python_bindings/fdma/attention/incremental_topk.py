@@ -87,10 +87,11 @@ class IncrementalTopk:
         return self.live_keys()
 
     def live_keys(self) -> tuple[Any, Any]:
-        """The keys that later queries may keep, ascending, and how many: int32.
+        """The keys that later queries may keep, in ascending order, and their counts.
 
-        keys [batch, heads_kv, most], counts [batch, heads_kv]; entries past a count mean nothing.
-        Without documents that end, every pair has min(w, kv_len) of them.
+        Returns int32 keys [batch, heads_kv, largest count] and int32 counts [batch, heads_kv].
+        Entries past a count have no meaning. Every pair has min(w, kv_len) keys, unless `end_group`
+        was called.
 
         >>> import fdma, numpy as np
         >>> topk = fdma.IncrementalTopk(2, heads_kv=2)
@@ -147,12 +148,12 @@ class IncrementalTopk:
 
     @property
     def w(self) -> int:
-        """Keys that a query keeps."""
+        """The number of keys that a query keeps."""
         return self._rows[0].w if self._on_gpu is None else self._on_gpu.w
 
     @property
     def kv_len(self) -> int:
-        """Keys so far."""
+        """The number of keys so far."""
         return self._rows[0].kv_len if self._on_gpu is None else self._on_gpu.kv_len
 
     @property

@@ -1,8 +1,8 @@
 """Learned masks (Dynamic Mask Attention): scores of keys, the mask that they choose, attention.
 
-A key has a score, whatever the query; a query keeps the w keys of highest score that it may see
-(docs/spec-language.md: topk), and the kept scores are added to its logits, which is how a model
-learns them.
+A key has one score for all queries. A query keeps the w keys of highest score among those that it
+may see (topk in docs/spec-language.md). The kept scores are added to its logits, and the model
+learns the scores through this bias.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def framework(array: Any) -> str:
 
 
 def in_framework(array: Any, name: str) -> Any:
-    """What the core allocated, as an array of a framework; memory is shared."""
+    """An array that the core allocated as an array of a framework; they share memory."""
     if name == "torch":
         import torch
 
@@ -152,7 +152,7 @@ def _rows_of(values: Any, mode: str, layout: Layout) -> tuple[Any, str]:
 
 
 def _turned(values: Any, layout: Layout, name: str) -> Any:
-    """[batch, kv_len, heads_kv, head_dim] as the layout has it, or back."""
+    """An array transposed from [batch, kv_len, heads_kv, head_dim] to the layout, or back."""
     if not is_heads_first(layout):
         return values
     return values.transpose(1, 2) if name == "torch" else values.swapaxes(1, 2)
@@ -229,7 +229,7 @@ def select_topk(
 
 
 def _host_threads(num_threads: int | None, name: str) -> int:
-    """The core's number for arrays of a framework."""
+    """The core's number of threads for arrays of a framework."""
     if name != "torch":
         return process_threads(num_threads)
     from .tensors import threads_of_call
@@ -396,7 +396,7 @@ def _needs_gradient(*tensors: Any) -> bool:
 
 
 def without_zeros(bias: Any, is_zero: Any) -> Any:
-    """A bias of -inf where the score is 0: such a key weighs nothing."""
+    """The bias, with -inf where the score is 0, so that such a key has weight 0."""
     if framework(bias) == "torch":
         return bias.masked_fill(is_zero, -np.inf)
     if framework(bias) == "jax":

@@ -21,7 +21,7 @@ _lock = threading.Lock()
 
 
 class Asked(NamedTuple):
-    """What a call says besides its tensors."""
+    """The arguments of a call besides its tensors."""
 
     w: int
     among: BlockMask | MaskExpr | str
@@ -107,7 +107,7 @@ def _device(q: Any, name: str) -> int | None:
 
 
 def _among(among: Any, extents: Extents, num_threads: int) -> BlockMask | None:
-    """None for causal."""
+    """The mask `among` of a call, or None for the causal mask."""
     if isinstance(among, BlockMask):
         return among
     if isinstance(among, str):
@@ -182,7 +182,7 @@ def _has_rows(x: Any) -> bool:
 
 
 def _is_readable(x: Any) -> bool:
-    """Whether a kernel takes a tensor of PyTorch as it lies."""
+    """Whether a kernel can read a PyTorch tensor without a copy."""
     strides = x.stride()
     if strides[-1] != 1:
         return False

@@ -25,7 +25,7 @@ __all__: list[str] = []
 
 
 def is_plain(*tensors: Any) -> bool:
-    """Whether tensors are what they seem, and nothing is traced, transformed or cast."""
+    """Whether tensors are of PyTorch's own type, and no call is traced, transformed or cast."""
     return (
         not torch.compiler.is_compiling()
         and not torch._C._is_any_autocast_enabled()
@@ -54,7 +54,7 @@ def with_gradients(
     a_coef: Any,
     asked: Any,
 ) -> Any:
-    """(result, log-sum-exp) of an object that was made with gradients."""
+    """(result, log-sum-exp) of a call object that was made with gradients."""
     return _Learned.apply(*tensors, dt_proj, a_coef, held, asked)
 
 
@@ -120,9 +120,10 @@ def _gradients(
     asked: Any,
     wants: Any,
 ) -> Any:
-    """Of q, k, v, dt_proj and a_coef; wants: whether one is asked for, of v, dt_proj and a_coef.
+    """The gradients of q, k, v, dt_proj and a_coef.
 
-    torch.use_deterministic_algorithms asks for the order of deterministic calls, as the call may.
+    wants: whether the gradients of v, dt_proj and a_coef are needed. Sums have a fixed order if the
+    call is deterministic or torch.use_deterministic_algorithms is on.
     """
     refuse_transforms("gradients of dynamic_mask_attention", dout, dlse, q, k, v, dt_proj, a_coef)
     deterministic = asked.deterministic or torch.are_deterministic_algorithms_enabled()
@@ -168,7 +169,7 @@ class _Learned(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Gradients(torch.autograd.Function):  # type: ignore[misc]
-    """The gradients where autograd records them (create_graph): they require a gradient, too."""
+    """The gradients if autograd records them (create_graph), when they require a gradient too."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Any:
@@ -184,7 +185,7 @@ def _lengths_first(x: Any, heads_first: bool) -> Any:
 
 
 def _readable(x: Any, heads_first: bool) -> Any:
-    """The tensor, lengths before heads; a copy where a kernel does not take it as it lies."""
+    """The tensor with lengths before heads; a copy if a kernel cannot read its strides."""
     x = _lengths_first(x, heads_first)
     strides = x.stride()
     is_aligned = all(n % 8 == 0 for n in strides[:-1]) and x.data_ptr() % 16 == 0

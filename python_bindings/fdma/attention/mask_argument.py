@@ -1,4 +1,4 @@
-"""Masks as callers of attention give them, as BlockMasks of a call's shape."""
+"""The mask argument of attention as a BlockMask of the call's shape."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def block_mask(
 ) -> BlockMask:
     """The mask of a call. Texts, and expressions without arrays, are compiled once for a shape.
 
-    An expression with arrays is compiled at each call: they may have changed. Raises TypeError,
-    ValueError as `compile`, and ValueError for a mask of another shape.
+    An expression with arrays is compiled at each call, because the arrays may have changed. Raises
+    TypeError and ValueError as `compile` does, and ValueError for a mask of another shape.
 
-    A batch of 0 has no cells: what it is given is checked as far as that goes without them, and the
-    result is for one element.
+    A batch of 0 has no cells. Its mask is checked as far as that is possible without cells, and the
+    result is a mask of one batch element.
     """
     if isinstance(mask, BlockMask):
         check_shape(mask, batch, heads, q_len, kv_len)
@@ -74,9 +74,9 @@ def _of_text(
 
 
 def check_shape(mask: BlockMask, batch: int, heads: int, q_len: int, kv_len: int) -> None:
-    """ValueError where a mask does not fit tensors of these extents.
+    """ValueError if a mask does not fit tensors of these extents.
 
-    Lengths per batch element may be shorter than the tensors are; one length for all may not.
+    Lengths per batch element may be shorter than the tensors; one length for all may not.
     """
     core = mask._core
     is_uniform = len(core.q_lens) == 1, len(core.kv_lens) == 1

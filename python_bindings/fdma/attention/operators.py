@@ -46,9 +46,9 @@ def _call(
     return CallArguments(mask, scale, heads_first, deterministic, threads_of_call(num_threads))
 
 
-# `rest` are the words after the tensors, in the order of the schemas below. An operator returns
-# tensors: empty ones in place of out_low or a gradient of a bias that is not there. PyTorch
-# leaves a last argument out that is its default.
+# `rest` are the arguments after the tensors, in the order of the schemas below. An operator returns
+# only tensors, so an empty tensor stands for a missing out_low or bias gradient. PyTorch omits a
+# last argument that has its default value.
 
 
 def _run_forward(q: Any, k: Any, v: Any, bias: Any, *rest: Any) -> Any:
@@ -101,7 +101,7 @@ def _backward(ctx: Any, dout: Any, dlse: Any, _: Any) -> Any:
     none = (None,) * 7
     if dout is None and dlse is None:
         return None, None, None, None, *none
-    tensors = ctx.saved_tensors  # once: checkpoints give them once
+    tensors = ctx.saved_tensors  # read once, because checkpoints return them only once
     wants_bias = tensors[3] is not None and ctx.needs_input_grad[3]
     return *gradients(*tensors, dout, dlse, *ctx.rest, wants_bias, ctx.num_threads), *none
 

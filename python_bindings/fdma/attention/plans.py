@@ -30,7 +30,7 @@ Direction = Literal["forward", "backward"]
 
 @dataclass(frozen=True)
 class Geometry:
-    """What a plan depends on besides the mask."""
+    """The properties of a call, besides the mask, that a plan depends on."""
 
     batch: int
     heads_q: int
@@ -52,7 +52,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Place:
-    """The CUDA device of a call, by its framework's means."""
+    """The CUDA device of a call, with the framework's functions for its streams."""
 
     device: int
     is_capturing: Callable[[], bool]
@@ -61,7 +61,7 @@ class Place:
 
 
 class Entry:
-    """A plan that is kept, and when it was used last."""
+    """A cached plan, and the time of its last use."""
 
     __slots__ = ("last_use", "plan")
 
@@ -92,7 +92,7 @@ class Plans:
         self._lock = threading.Lock()
 
     def of_call(self, key: Hashable) -> Any:
-        """The plan of a call that was made before and looks the same, else None."""
+        """The plan of an earlier call with the same key, or None."""
         entry = self._calls.get(key)
         if entry is None:
             return None
@@ -107,13 +107,13 @@ class Plans:
         place: Place | None = None,
         num_threads: int = 0,
     ) -> Any:
-        """The plan of a mask, made where there is none yet; `key` finds it from then on."""
+        """The plan of a mask, made if there is none yet. `of_call` then finds it by `key`."""
         entry = self.entry(mask, geometry, place, num_threads)
         self.remember(key, entry)
         return entry.plan
 
     def remember(self, key: Hashable, entry: Entry) -> None:
-        """From now on `of_call` finds it."""
+        """Stores an entry under a key, so that `of_call` finds it."""
         with self._lock:
             if len(self._calls) >= _MAX_CALLS:
                 self._calls.clear()
@@ -126,7 +126,7 @@ class Plans:
         place: Place | None = None,
         num_threads: int = 0,
     ) -> Entry:
-        """The plan of a mask, made by num_threads (0: all) where there is none yet."""
+        """The plan of a mask, made with num_threads threads (0: all) if there is none yet."""
         content = (mask.content_hash, geometry)
         entry = self._entries.get(content)
         if entry is None:
@@ -148,7 +148,7 @@ class Plans:
         return entry
 
     def clear(self) -> None:
-        """Lets all plans go, captured ones too."""
+        """Drops all plans, also those that CUDA graphs have captured."""
         with self._lock:
             self._entries.clear()
             self._size = 0

@@ -172,7 +172,9 @@ def _backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:
 
 
 def _gradients_by_operator(*arguments: Any) -> Any:
-    """It can be compiled (compiled autograd), and is called for each element of a batch."""
+    """The gradients by the operator, which compiled autograd can compile and vmap can call for each
+    element of a batch.
+    """
     *tensors, call, wants_bias = arguments
     given, *words, num_threads = call
     text, handle = (given, 0) if isinstance(given, str) else ("", given._handle)
@@ -190,7 +192,7 @@ class _AttentionWithLse(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Gradients(torch.autograd.Function):  # type: ignore[misc]
-    """The gradients where autograd records them (create_graph): they require a gradient, too."""
+    """The gradients if autograd records them (create_graph), when they require a gradient too."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Any:
@@ -201,14 +203,14 @@ class _Gradients(torch.autograd.Function):  # type: ignore[misc]
         refuse_second_gradients("attention")
 
 
-# Without the look for transforms of torch.func, which plain calls have none of.
+# Skips the check for transforms of torch.func, which plain calls do not have.
 _apply = super(torch.autograd.Function, _Attention).apply
 _apply_with_lse = super(torch.autograd.Function, _AttentionWithLse).apply
 _record_gradients = super(torch.autograd.Function, _Gradients).apply
 
 
 def _is_plain(q: Any, k: Any, v: Any, bias: Any) -> bool:
-    """Whether tensors are what they seem and nobody records or rewrites what is done to them."""
+    """Whether tensors are of PyTorch's own type, and no mode records or rewrites calls on them."""
     return (
         type(q) in PLAIN
         and type(k) in PLAIN
@@ -237,7 +239,7 @@ def _autocast(*tensors: Any) -> Any:
 
 
 def _full_bias(bias: Any, q: Any, k: Any, v: Any, heads_first: bool) -> Any:
-    """float32 [batch, heads_kv, kv_len]; its gradient comes back through the same steps."""
+    """The bias as float32 [batch, heads_kv, kv_len], by steps through which gradients flow back."""
     extents = extents_of(q, k, v, heads_first)
     wanted = (extents.batch, extents.heads_kv, extents.kv_len)
     if bias.dtype == torch.float32 and tuple(bias.shape) == wanted:
@@ -251,13 +253,13 @@ def _full_bias(bias: Any, q: Any, k: Any, v: Any, heads_first: bool) -> Any:
 def _named(
     mask: Any, q: Any, k: Any, v: Any, heads_first: bool, num_threads: int
 ) -> tuple[str, int, Any]:
-    """A text or a number for the mask, and what has to live until the call is over."""
+    """A text or a number for the mask, and the object that must live until the end of the call."""
     if mask is None:
         return DENSE, 0, None
     if isinstance(mask, str):
         return mask, 0, None
     if isinstance(mask, MaskExpr):
-        # Of C++: torch.compile reads it, and compiles anew where it differs.
+        # An attribute in C++, which torch.compile reads as a guard: another text compiles anew.
         text = mask._node.table_free_text
         if text is not None:
             return text, 0, None

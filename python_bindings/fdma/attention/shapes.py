@@ -1,4 +1,4 @@
-"""What a call of attention says of itself, checked: layout, extents, scale."""
+"""Checks of an attention call's arguments: layout, extents, scale, backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DTYPES: dict[str, DType] = {
 
 
 class Extents(NamedTuple):
-    """Of one call."""
+    """The extents of one call."""
 
     batch: int
     heads: int
@@ -38,10 +38,10 @@ def is_heads_first(layout: str) -> bool:
 
 
 def checked_scale(scale: float | None, name: str = "scale") -> float:
-    """The core's number: 0 for 1 / sqrt(head_dim).
+    """The core's number for a scale; 0 means 1 / sqrt(head_dim).
 
-    TypeError for what is no number, and for a tensor that requires a gradient, which would get
-    none.
+    TypeError for an object that is not a number, and for a tensor that requires a gradient, because
+    it would get none.
     """
     if scale is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch whose elements do not lie in strides, and what to write instead."""
+"""PyTorch tensors without strides (sparse, nested, ..), and what to write instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKED = (
 
 
 def refuse_layouts(**tensors: Any) -> None:
-    """NotImplementedError, naming the tensor, for one that no kernel reads."""
+    """NotImplementedError, which names the tensor, for a layout that no kernel reads."""
     for name, x in tensors.items():
         if x is None or (x.layout is torch.strided and not x.is_nested and not x.is_quantized):
             continue

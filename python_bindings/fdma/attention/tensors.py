@@ -1,6 +1,6 @@
-"""Attention and its gradients on plain tensors of PyTorch, by plans: no autograd, no dispatch.
+"""Attention and its gradients on plain PyTorch tensors, by plans, without autograd or dispatch.
 
-A call that was made before is found, and made, by one function of the core (`_fdma.CachedCalls`).
+One function of the core (`_fdma.CachedCalls`) finds a call that was made before and runs it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _next_number = itertools.count(-1, -1)
 
 
 class CallArguments(NamedTuple):
-    """What a call says besides its tensors."""
+    """The arguments of a call besides its tensors."""
 
     mask: BlockMask | str
     scale: float
@@ -49,7 +49,7 @@ def threads_of_call(said: int) -> int:
 
 
 def number_of(mask: BlockMask | str) -> int:
-    """A number of a mask's or a text's own."""
+    """A number that identifies a mask or a text."""
     if isinstance(mask, BlockMask):
         return mask._handle
     number = _text_numbers.get(mask)
@@ -71,7 +71,7 @@ def extents_of(q: Any, k: Any, v: Any, heads_first: bool) -> Extents:
 def plan_of(
     q: Any, k: Any, v: Any, bias: Any, call: CallArguments, direction: Direction = "forward"
 ) -> Any:
-    """The plan of a call: known, or made now; None for a batch of 0, once the call is checked."""
+    """The plan of a call, cached or made now. A batch of 0 is checked and has the plan None."""
     is_backward = direction == "backward"
     is_deterministic = call.deterministic and is_backward
     number = number_of(call.mask)
@@ -143,7 +143,7 @@ def _place(device: Any) -> Place:
 
 
 def new_outputs(q: Any, k: Any, v: Any, heads_first: bool, with_lse: bool = True) -> Any:
-    """Memory for the result, as q lies or with lengths before heads, and for the log-sum-exp."""
+    """Memory for the log-sum-exp, and for the result in q's strides or with lengths before heads."""
     batch, first, second, head_dim = q.shape
     head_dim_v = v.shape[3]
     if head_dim == head_dim_v and (q.is_contiguous() or q.transpose(1, 2).is_contiguous()):
@@ -235,9 +235,10 @@ def backward(
     call: CallArguments,
     wants_bias: bool,
 ) -> Any:
-    """(dq, dk, dv, dbias or None); out_low: of `forward_with_out_low`, or None.
+    """(dq, dk, dv, dbias or None). out_low is that of `forward_with_out_low`, or None.
 
-    torch.use_deterministic_algorithms asks for the order of deterministic calls, as the call may.
+    Sums have a fixed order if the call is deterministic or torch.use_deterministic_algorithms is
+    on.
     """
     refuse_transforms("gradients of attention", q, k, v, bias, dout, dlse)
     if torch.are_deterministic_algorithms_enabled():
@@ -250,7 +251,7 @@ def backward(
     if dout is None:
         dout = torch.zeros_like(out)
     plan = plan_of(q, k, v, bias, call, "backward")
-    # Of the framework, which gives it to others once it is free: it is as large as dq in float32.
+    # The framework allocates the workspace and can reuse it: it is as large as dq in float32.
     num_bytes = getattr(plan, "launch_nbytes", 0)
     workspace = q.new_empty(num_bytes, dtype=torch.uint8) if num_bytes else None
     for _ in range(2):
@@ -272,7 +273,7 @@ def backward(
 
 
 def new_gradient(x: Any, heads_first: bool) -> Any:
-    """Memory for the gradient of q, k or v: as it lies, where that is without gaps."""
+    """Memory for the gradient of q, k or v, with the same strides if the tensor has no gaps."""
     if x.is_contiguous() or x.transpose(1, 2).is_contiguous():
         return torch.empty_like(x)
     if heads_first:
@@ -281,7 +282,7 @@ def new_gradient(x: Any, heads_first: bool) -> Any:
 
 
 def _contiguous(bits: int, *tensors: Any) -> Any:
-    """The tensors, those with a bit copied."""
+    """The tensors; those whose bit is set are copied to contiguous memory."""
     return tuple(
         x.clone(memory_format=_CONTIGUOUS) if bits >> i & 1 else x for i, x in enumerate(tensors)
     )

@@ -20,7 +20,7 @@ _MOST = 1024  # the core has room for as many threads as it is told, and starts 
 
 
 def checked_num_threads(num_threads: Any) -> int:
-    """The number of a call, `NOT_SAID` where it is None."""
+    """The checked num_threads of a call, or `NOT_SAID` if it is None."""
     if num_threads is None:
         return NOT_SAID
     if isinstance(num_threads, bool) or not hasattr(num_threads, "__index__"):
@@ -41,6 +41,6 @@ def process_threads(num_threads: Any) -> int:
 
 @functools.cache
 def _omp_num_threads() -> int:
-    """OMP_NUM_THREADS as OpenMP's libraries read it: once, and of "4,2" the first; else all."""
+    """OMP_NUM_THREADS, read once as OpenMP's libraries do ("4,2" means 4); 0, all, if not set."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return min(int(first), _MOST) if first.isascii() and first.isdigit() else 0

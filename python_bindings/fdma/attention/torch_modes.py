@@ -1,4 +1,4 @@
-"""The modes of PyTorch: which of them a call of FDMA heeds, and what it refuses by name."""
+"""The modes of PyTorch: which of them a call of FDMA supports, and which it refuses by name."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def _is_exporting() -> bool:
 
 
 def is_recorded() -> bool:
-    """Whether calls are written down, to run later and perhaps elsewhere.
+    """Whether calls are recorded into a program that runs later, perhaps in another process.
 
-    That is: torch.export, AOTInductor, torch.jit.trace, make_fx; not torch.compile, whose graphs
-    belong to this process.
+    torch.export, AOTInductor, torch.jit.trace and make_fx record such programs. torch.compile does
+    not, because its graphs belong to this process.
     """
     if _is_compiling():
         return bool(_is_exporting())
@@ -51,10 +51,10 @@ def is_recorded() -> bool:
 
 
 def only_sets_devices() -> bool:
-    """Whether the function modes that are on are that of a default device alone.
+    """Whether the only active function mode is that of a default device.
 
-    It changes calls that make tensors on no named device, of which FDMA has none; yet it costs a
-    microsecond and more for each attribute of a tensor that is read under it.
+    This mode changes calls that make tensors without naming a device, and FDMA has no such calls.
+    The mode still costs a microsecond or more for each tensor attribute that is read under it.
     """
     return (
         bool(_has_function_mode())
@@ -64,7 +64,7 @@ def only_sets_devices() -> bool:
 
 
 def has_tangents() -> bool:
-    """Whether forward-mode derivatives may be on their way."""
+    """Whether forward-mode differentiation may be active."""
     return bool(forward_ad._current_level >= 0)
 
 
@@ -90,7 +90,7 @@ def _has_tangent(x: Any) -> bool:
 
 
 def refuse_second_gradients(name: str) -> NoReturn:
-    """What the gradients of gradients are: NotImplementedError."""
+    """Raises NotImplementedError for gradients of gradients."""
     raise NotImplementedError(
         f"{name}: second gradients are not there (create_graph=True, hessians, gradient penalties)"
         + (_INSTEAD if name == "attention" else "")
@@ -98,7 +98,7 @@ def refuse_second_gradients(name: str) -> NoReturn:
 
 
 def refuse_recording(name: str) -> None:
-    """NotImplementedError where a program is recorded: it would repeat this example's values."""
+    """NotImplementedError if a program is recorded, which would repeat this example's values."""
     if is_recorded():
         raise NotImplementedError(
             f"{name}: the keys that it selects depend on values, which no recorded program "

@@ -1,7 +1,7 @@
-"""PyTorch's operators of fdma, there as soon as both packages are: a program that was exported with
-them is loaded by `torch.export.load` after `import fdma` and `import torch`, in either order.
+"""Registers fdma's PyTorch operators as soon as both packages are imported. `torch.export.load` can
+therefore load a program with these operators after `import fdma` and `import torch`, in any order.
 
-fdma imports no PyTorch. Where that is imported later, a finder of modules waits for it.
+fdma does not import PyTorch. If PyTorch is imported later, a module finder waits for that import.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ def register() -> None:
     """Registers the operators now, or at the end of the first `import torch`."""
     if sys.modules.get("torch") is not None:
         _register()
-    elif "torch" not in sys.modules:  # None: an import of it is to fail
+    elif "torch" not in sys.modules:  # an entry None means that importing it shall fail
         sys.meta_path.insert(0, _WaitsForTorch())
 
 
 def _register() -> None:
-    # Where PyTorch is too old, the first call that needs an operator says what is missing.
+    # If PyTorch is too old, the first call that needs an operator says what is missing.
     with contextlib.suppress(Exception):
         from ..interop import hf_operators  # noqa: F401
         from . import operators as attention_operators  # noqa: F401
@@ -30,7 +30,7 @@ def _register() -> None:
 
 
 class _WaitsForTorch:
-    """Finds torch as the others do, and registers the operators at the end of its import."""
+    """Finds torch by the other finders, and registers the operators at the end of its import."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torch":
@@ -49,6 +49,6 @@ class _WaitsForTorch:
                 sys.meta_path.remove(self)
             _register()
 
-        with contextlib.suppress(AttributeError):  # a loader that takes no attributes
+        with contextlib.suppress(AttributeError):  # a loader whose attributes cannot be set
             loader.exec_module = run_and_register
         return spec

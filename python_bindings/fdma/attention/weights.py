@@ -15,7 +15,7 @@ MAX_ELEMENTS = 1 << 28
 
 
 def check_size(name: str, batch: int, heads: int, q_len: int, kv_len: int) -> None:
-    """ValueError above the limit; `name` is what asks for probabilities."""
+    """ValueError above the limit; `name` is the argument that asks for probabilities."""
     elements = batch * heads * q_len * kv_len
     if elements > MAX_ELEMENTS:
         raise ValueError(
@@ -27,9 +27,10 @@ def check_size(name: str, batch: int, heads: int, q_len: int, kv_len: int) -> No
 def attention_weights(
     q: Any, k: Any, mask: BlockMask, bias: Any, scale: float | None, lse: Any
 ) -> Any:
-    """float32 [batch, heads, q_len, kv_len]; q, k have heads first, bias [batch, heads_kv, kv_len].
+    """The probabilities, float32 [batch, heads, q_len, kv_len].
 
-    Rows without keys are 0. Differentiable, as the log-sum-exp is.
+    q and k have heads before lengths; bias is [batch, heads_kv, kv_len]. Rows without keys are 0.
+    The result is differentiable, also through the log-sum-exp.
     """
     group = q.shape[1] // k.shape[1]
     factor = q.shape[-1] ** -0.5 if scale is None else scale
@@ -39,6 +40,6 @@ def attention_weights(
     cells = torch.from_numpy(mask.to_dense()).to(q.device)
     padded = cells.new_zeros((*cells.shape[:2], *logits.shape[2:]))
     padded[:, :, : cells.shape[2], : cells.shape[3]] = cells
-    # A row without keys has -inf, from which nothing may be taken.
+    # A row without keys has a log-sum-exp of -inf, and -inf - -inf would be NaN.
     steady = lse.masked_fill(lse == -torch.inf, 0)[..., None]
     return torch.exp(logits.masked_fill(~padded, -torch.inf) - steady)

@@ -141,8 +141,10 @@ _LOCKED_BYTE = 1 << 62
 
 @contextmanager
 def _locked(target: Path, path: str) -> Iterator[os.stat_result | None]:
-    """The state of the file, or None if there is none. The file is locked against other writers that
-    take the lock, if this process may open it for writing.
+    """The state of the file, or None if there is none.
+
+    If this process may open the file for writing, it is locked against other writers that take the
+    lock.
     """
     descriptor = _open_locked(target, path)
     try:

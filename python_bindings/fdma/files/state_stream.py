@@ -18,7 +18,7 @@ _DTYPES = ("int32", "int64", "uint64")
 
 
 def announced(value: Any, arrays: list[NDArray[Any]]) -> Any:
-    """`value` in a form for JSON. Its arrays are appended to `arrays`, in the order of discovery."""
+    """`value` in a form for JSON. Its arrays are appended to `arrays` in the order found."""
     if isinstance(value, np.ndarray):
         arrays.append(value)
         return {"array": value.dtype.name, "shape": list(value.shape)}
