@@ -143,7 +143,7 @@ def _place(device: Any) -> Place:
 
 
 def new_outputs(q: Any, k: Any, v: Any, heads_first: bool, with_lse: bool = True) -> Any:
-    """Memory for the log-sum-exp, and for the result in q's strides or with lengths before heads."""
+    """Memory for the result, in q's order or with lengths before heads, and for the log-sum-exp."""
     batch, first, second, head_dim = q.shape
     head_dim_v = v.shape[3]
     if head_dim == head_dim_v and (q.is_contiguous() or q.transpose(1, 2).is_contiguous()):

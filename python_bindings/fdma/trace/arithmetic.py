@@ -1,8 +1,9 @@
 """Arithmetic and bits of traced values.
 
-Where FDMA defines less than PyTorch, a divisor below 0 for instance, the expression selects by
-`where` unless the ranges of the values rule it out. Binding knows tables and lengths and folds what
-they decide: a division by a table of positive entries costs what it would without.
+FDMA defines fewer operations than PyTorch; a divisor below 0, for instance, is undefined. For such
+values the expression selects another form by `where`, unless the ranges of the values rule them
+out. Binding knows tables and lengths and folds the selections that they decide, so a division by a
+table of positive entries costs nothing more.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def remainder(trace: Trace, input: Any, other: Any) -> Symbol:
 def _truncating(
     trace: Trace, operation: Callable[[Trace, Any, Any], Symbol], input: Any, other: Any
 ) -> Symbol:
-    # The sign of the quotient or remainder apart: |x| op |d|.
+    # The sign of the quotient or remainder is computed separately from |x| op |d|.
     dtype, (a, b) = prepare(trace, input, other)
     if dtype == "bool":
         refuse("division of booleans", "use .int()")
@@ -235,7 +236,7 @@ def _bitwise(op: str, of_conditions: Callable[[Node, Node], Node]) -> Callable[.
 
 def _bits_range(op: str, a: Symbol, b: Symbol, dtype: str) -> Range:
     lows, highs = (a._range.lo, b._range.lo), (a._range.hi, b._range.hi)
-    if op == "bit_and" and max(lows) >= 0:  # one is not negative: neither is the result
+    if op == "bit_and" and max(lows) >= 0:  # the result is not negative if one operand is not
         return Range(0, min(hi for lo, hi in (a._range, b._range) if lo >= 0))
     if min(lows) >= 0:
         return Range(0, (1 << max(highs).bit_length()) - 1)

@@ -1,9 +1,9 @@
-"""What a mask_mod captures: closures, globals it names, defaults, partials, bound objects,
-functions inside those.
+"""The values that a mask_mod captures: closures, globals that it names, defaults, partials, bound
+objects, and functions inside those.
 
-A lookup `array[symbol]` in a NumPy array never asks the symbol, so functions that capture such
-arrays are run as a copy whose cells hold views of the same memory that do (TracedArray). PyTorch's
-tensors need nothing of the kind.
+A lookup `array[symbol]` in a NumPy array does not call the symbol. A function that captures NumPy
+arrays is therefore run as a copy whose closure cells hold views of the same memory; these views
+(TracedArray) call the symbol. PyTorch's tensors need no such copy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_DEEP = 8
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """What a function, partial, method, callable object or sequence of these holds."""
+    """The values that a function, partial, method, callable object or sequence of these holds."""
     if isinstance(value, types.FunctionType):
         for cell in value.__closure__ or ():
             with_value = getattr(cell, "cell_contents", None) if _is_filled(cell) else None
@@ -58,8 +58,8 @@ def _is_filled(cell: Any) -> bool:
 
 
 def captured_values(function: Any) -> Iterator[Any]:
-    """Everything the function can reach by its captures, itself included; functions of libraries
-    are not entered.
+    """The function and everything that it can reach by its captures. Captures of library functions
+    are not followed.
     """
     seen: set[int] = set()
     level = [function]
@@ -78,7 +78,7 @@ def captured_values(function: Any) -> Iterator[Any]:
 
 
 def is_of_numpy(captured: list[Any]) -> bool:
-    """True for functions that hold NumPy's arrays or name NumPy, but nothing of PyTorch."""
+    """True for functions that hold NumPy arrays or name NumPy, and do not use PyTorch."""
     libraries = {
         str(getattr(value, "__name__", "")).partition(".")[0]
         for value in captured

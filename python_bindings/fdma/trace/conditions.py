@@ -1,7 +1,7 @@
 """Comparisons, logic, selection and conversions of traced values.
 
-An integer compared with a float is compared with the whole number that gives the same answers;
-booleans compare as PyTorch has them, false below true.
+A comparison of an integer with a float is replaced by one with the integer that gives the same
+results. Booleans compare as in PyTorch, false below true.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _compare(op: str) -> Callable[..., Symbol]:
             return pointwise(
                 trace, "bool", BOOLEAN, lambda x, y: _compare_conditions(op, x, y), a, b
             )
-        if trace.numpy_rules:  # which compares values, in whatever types
+        if trace.numpy_rules:  # NumPy compares values of any types
             a, b = (cast(trace, trace.symbol(value), "int64") for value in (input, other))
         return pointwise(trace, "bool", BOOLEAN, lambda x, y: nodes.compare(op, x, y), a, b)
 
@@ -215,11 +215,11 @@ def _converter(dtype: str) -> Callable[..., Symbol]:
 
 
 def same(trace: Trace, input: Any, *ignored: Any, **also: Any) -> Symbol:
-    """What concerns memory, devices and gradients only."""
+    """The value itself, for operations on memory, devices and gradients only."""
     return trace.symbol(input)
 
 
-# By the names that PyTorch gives them.
+# Operations by PyTorch's names.
 CONDITIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("lt", "less"), less),
     **dict.fromkeys(("le", "less_equal"), less_equal),

@@ -1,9 +1,9 @@
-"""One trace: which arrays became tables, how values of the libraries become symbols, how calls
-reach operations.
+"""One trace: it records which arrays became tables, turns values of the libraries into symbols, and
+passes calls to operations.
 
-PyTorch hands over every call that involves a symbol, `tensor[symbol]` among them, because a mode is
-active while the function runs (torch.overrides.TorchFunctionMode; the same means by which
-FlexAttention itself sees lookups). Calls on tensors alone are computed by PyTorch as always:
+While the function runs, a torch.overrides.TorchFunctionMode is active. PyTorch therefore passes
+every call that involves a symbol to the trace, `tensor[symbol]` included; FlexAttention itself sees
+lookups in the same way. PyTorch computes calls on tensors alone as usual, so that
 `offsets[1:] - offsets[:-1]` inside a mask_mod is an ordinary tensor.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["Trace", "TracedArray", "current", "tracing"]
 _active = threading.local()
 _table_numbers = itertools.count()
 
-# Types of entries that are read as another: PyTorch has next to no arithmetic for them.
+# Entry types that are converted to a wider type, because PyTorch has little arithmetic for them.
 _WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
 _INTEGERS = ("bool", "uint8", "int8", "int16", "int32", "int64")
 
@@ -45,7 +45,7 @@ class TracedArray(np.ndarray[Any, Any]):
 
 
 def current() -> Trace:
-    """The trace under way in this thread."""
+    """The current trace of this thread."""
     trace: Trace | None = getattr(_active, "trace", None)
     if trace is None:
         refuse("a symbol that outlived its trace")
@@ -57,10 +57,10 @@ def _name_of(dtype: Any) -> str:
 
 
 class Trace:
-    """What one run of a mask_mod collects.
+    """The tables and symbols of one run of a mask_mod.
 
-    `numpy_rules` says that types combine as NumPy has it: for functions that capture its arrays,
-    and where there is no PyTorch.
+    `numpy_rules` says that types combine by NumPy's rules. It is set for functions that capture
+    NumPy arrays, and if PyTorch is not loaded.
 
     Owner       holds the arrays that became tables, by symbol; they are referenced, not copied,
                 unless their type has to be widened
@@ -76,7 +76,7 @@ class Trace:
 
     @property
     def torch(self) -> Any:
-        """PyTorch, where anything has loaded it, the function itself for instance."""
+        """PyTorch, if anything (the function itself, for instance) has loaded it."""
         return sys.modules.get("torch")
 
     def indices(self) -> tuple[Symbol, Symbol, Symbol, Symbol]:
@@ -102,7 +102,7 @@ class Trace:
         return name
 
     def device(self) -> Any:
-        """Where the captured tensors are: of the first that the user's function can see."""
+        """The device of the first captured tensor that the user's function can see."""
         if self.torch is None:
             return "cpu"
         if self._device is None:
@@ -196,7 +196,7 @@ class Trace:
             return ""
         code = frame.f_code
         local = frame.f_locals
-        # A number that the function makes is no parameter of it, though a variable holds it.
+        # A number that the function makes is not its parameter, although a variable holds it.
         named = code.co_varnames if array.shape else code.co_varnames[: code.co_argcount]
         variables = {name: local.get(name) for name in (*code.co_freevars, *named)}
         variables |= {name: frame.f_globals.get(name) for name in code.co_names}
@@ -205,7 +205,7 @@ class Trace:
                 return name
         for value in variables.values():
             parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-            # Modules of PyTorch keep their tensors apart.
+            # PyTorch modules keep their tensors in dicts of their own.
             for held in (parts, *(parts.get(part, {}) for part in ("_buffers", "_parameters"))):
                 for name, part in held.items() if isinstance(held, dict) else ():
                     if part is array and isinstance(name, str):
@@ -264,7 +264,7 @@ class Trace:
     def numpy_function(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_ufunc: bool
     ) -> Any:
-        """A function of NumPy."""
+        """A function of NumPy as an operation on symbols."""
         from .operations import NUMPY, UFUNCS
 
         shown = f"numpy.{func.__name__}"
@@ -276,7 +276,7 @@ class Trace:
 
 @contextlib.contextmanager
 def tracing() -> Iterator[Trace]:
-    """A trace, current in this thread; PyTorch's calls go to it where PyTorch is loaded."""
+    """Makes a trace the current one of this thread. If PyTorch is loaded, its calls go to it."""
     trace = Trace()
     before = getattr(_active, "trace", None)
     _active.trace = trace

@@ -1,8 +1,8 @@
 """Lookups: PyTorch's indexing of tables, rows and other symbols, by numbers and by symbols.
 
-An index below 0 counts from the end: `table[k - 5]` is `@table[where(k - 5 < 0, k - 5 + n, k -
-5)]`, written where the index can be negative at all; binding folds it again where lengths and
-tables decide, so that it costs nothing there.
+An index below 0 counts from the end: `table[k - 5]` becomes `@table[where(k - 5 < 0, k - 5 + n, k -
+5)]` if the index can be negative. Binding folds the `where` if lengths and tables decide it, and it
+costs nothing then.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _index_parts(trace: Trace, rank: int, index: Any, is_tensor: bool) -> list[A
                 refuse("a lookup with a boolean mask", "use torch.where")
             if symbol._dtype == "uint8" and is_tensor:
                 refuse("a lookup by uint8, a mask to PyTorch", "use .long()")
-            # Of tensors without axes PyTorch takes those of the function's own for numbers.
+            # PyTorch takes a tensor without axes as a number, unless it is a symbol.
             is_number = not symbol._shape and not isinstance(part, Symbol)
             parts.append(_Number(symbol) if is_number else symbol)
     taken = sum(part is not None and part is not Ellipsis for part in parts)
@@ -84,7 +84,7 @@ def getitem(trace: Trace, input: Any, index: Any) -> Any:
     parts = _index_parts(trace, len(table._shape), index, not isinstance(input, np.ndarray))
     arrays = [part for part in parts if isinstance(part, Symbol)]
     inner = broadcast(*[part._shape for part in arrays]) if arrays else ()
-    # The axes of arrays stand where the arrays do, or first if something parts these.
+    # The axes of arrays stand in the place of the arrays, or first if the arrays are not adjacent.
     places = [
         i
         for i, part in enumerate(p for p in parts if not isinstance(p, int | _Number))

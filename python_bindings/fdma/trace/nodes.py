@@ -1,5 +1,5 @@
-"""Nodes of a traced expression, constants folded: an operand is a node of the core, an int or a
-bool.
+"""Nodes of a traced expression. An operand is a node of the core, an int or a bool; operations on
+constants are folded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 ExprNode: TypeAlias = _fdma.ExprNode
-# ints are integers, bools conditions; never one for the other.
+# An int is an integer and a bool a condition; neither stands for the other.
 Node: TypeAlias = ExprNode | int | bool
 
 _make = _fdma.expr_node
@@ -73,7 +73,7 @@ def variable(name: str) -> ExprNode:
 
 
 def lift(node: Node) -> ExprNode:
-    """The node itself; of a number its literal."""
+    """The node itself, or the literal of a number."""
     if isinstance(node, bool):
         return _make("boolean", [], int(node))
     if isinstance(node, int):

@@ -1,5 +1,5 @@
-"""The table of operations: what a function of PyTorch or NumPy, a method or an operator means to
-symbols.
+"""The table of operations on symbols, by the name of the PyTorch or NumPy function, method or
+operator.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ for _name, _operation in {**BINARY_OPERATORS, "div": "true_divide"}.items():
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     FUNCTIONS[f"__{_name}__"] = FUNCTIONS[_name]
 
-# Methods of tensors: the functions of the same name, and what exists as a method only.
+# Methods of tensors: the functions of the same name, and operations that exist only as methods.
 METHODS: dict[str, str] = {name: name for name in FUNCTIONS if "." not in name}
 METHODS["where"] = "Tensor.where"
 
-# NumPy's functions, by what they are called there: of elements, and of arrays.
+# NumPy's functions by NumPy's names: first those of elements, then those of arrays.
 _UFUNCS = (
     "add subtract multiply floor_divide remainder fmod divide true_divide divmod negative positive "
     "absolute sign square minimum maximum bitwise_and bitwise_or bitwise_xor logical_and "

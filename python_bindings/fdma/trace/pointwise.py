@@ -1,7 +1,7 @@
-"""How elements are combined one by one: brought to one type, broadcast, joined by a node.
+"""Elementwise operations: operands are cast to one type, broadcast, and combined by a node.
 
-The rules are PyTorch's (value_types.py). The ranges of the values decide where FDMA's own rules
-need help: a result of 8 or 16 bits that may leave its type is wrapped.
+The rules are PyTorch's (value_types.py). FDMA computes in 64 bits, so a result of 8 or 16 bits is
+wrapped if the ranges of the values allow it to leave its type.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BOOLEAN = Range(0, 1)
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that all broadcast to; ValueError, as PyTorch's RuntimeError, where they do not."""
+    """The shape that all broadcast to; ValueError if there is none. PyTorch raises RuntimeError."""
     rank = max(map(len, shapes))
     result = [1] * rank
     for shape in shapes:
@@ -69,8 +69,9 @@ def pointwise(
 def common_type(*operands: Symbol, outranks: bool = False) -> str:
     """The type that PyTorch, or NumPy, computes these operands in.
 
-    Values with axes outrank those without. `outranks`: in comparisons and torch.where create_mask,
-    which evaluates many cells at once, lets every value of the cell outrank tables without axes.
+    Values with axes outrank those without. With `outranks`, for comparisons and torch.where, every
+    value of the cell also outranks tables without axes. The reason is that create_mask evaluates
+    many cells at once, which gives values of the cell an axis.
     """
     first = operands[0]._dtype
     if all(operand._dtype == first for operand in operands):
@@ -83,8 +84,8 @@ def common_type(*operands: Symbol, outranks: bool = False) -> str:
 
 
 def cast(trace: Trace, symbol: Symbol, dtype: str) -> Symbol:
-    """The value as another type: nonzero as true, true as 1, 8 and 16 bits wrapped where they may
-    have to be.
+    """The value as another type. A number other than 0 becomes true, and true becomes 1. Values of
+    8 and 16 bits are wrapped if their range may exceed the type.
     """
     if symbol._dtype == dtype:
         return symbol
@@ -102,8 +103,8 @@ def cast(trace: Trace, symbol: Symbol, dtype: str) -> Symbol:
 def fit(
     trace: Trace, dtype: str, bounds: Range, combine: Callable[..., Node], *operands: Symbol
 ) -> Symbol:
-    """pointwise() for an integer result that may leave its type: 8 and 16 bits wrap, 32 and 64 do
-    not overflow.
+    """pointwise() for an integer result that may leave its type. Results of 8 and 16 bits wrap;
+    those of 32 and 64 bits are taken not to overflow.
     """
     limits = range_of_type(dtype)
     if bounds.within(limits):

@@ -1,6 +1,6 @@
 """Reductions over axes of traced values.
 
-`any` and `all` become loops of the mask language; sums, minima and maxima are written out, up to
+`any` and `all` become loops of the mask language. Sums, minima and maxima are unrolled, up to
 MOST_TERMS terms.
 """
 
@@ -21,8 +21,8 @@ from .views import axis_of, reshape, unsqueeze
 __all__ = ["MOST_TERMS", "REDUCTIONS"]
 
 MOST_TERMS = 1024
-# any and all over at most this many elements are written out, over more they are loops; they
-# compile alike.
+# any and all over at most this many elements are unrolled; over more they are loops. Both forms
+# compile to the same mask.
 _MOST_WRITTEN_OUT = 2
 
 
@@ -34,7 +34,7 @@ def _reduce(
     fold: Callable[[int, Callable[[Index], Node]], Node],
     dtype: str,
 ) -> Symbol:
-    """Folds axes, the last first; fold(extent, element) makes one node."""
+    """Reduces axes, the last one first; fold(extent, element) makes one node of an axis."""
     rank = len(symbol._shape)
     dims = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
     folded = sorted({axis_of(d, rank) for d in dims}) if rank else []
@@ -224,7 +224,7 @@ def searchsorted(
     side: str | None = None,
     out_int32: bool = False,
 ) -> Symbol:
-    """How many boundaries lie below the value (or at it, for right)."""
+    """The number of boundaries below the value, or with `right` not above it."""
     boundaries, value = trace.symbol(sorted_sequence), trace.symbol(input)
     if len(boundaries._shape) != 1:
         refuse("torch.searchsorted in rows", "use a 1-dimensional sequence")

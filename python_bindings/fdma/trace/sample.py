@@ -63,7 +63,8 @@ def sample_mask_mod(
         cells = evaluate(begin, end)
         kept = _widen(kept, cells)
         kept[:, :, begin:end] = cells[: kept.shape[0], : kept.shape[1]]
-    # The axes along which cells differ, or may differ where one is known, are part of the table.
+    # The table has the axes along which cells differ. It also has an axis of which only one index
+    # is known, if the function may differ along it.
     is_alone = (batch == 1, heads == 1)
     at = looks() if q_len and kv_len and any(is_alone) else (False, False)
     axes = [axis for axis in (0, 1) if kept.shape[axis] > 1 or (is_alone[axis] and at[axis])]
@@ -83,8 +84,8 @@ def _widen(kept: np.ndarray[Any, Any], cells: np.ndarray[Any, Any]) -> np.ndarra
 def _evaluator(
     mask_mod: Callable[..., Any], batch: int, heads: int, kv_len: int
 ) -> tuple[Callable[[int, int], np.ndarray[Any, Any]], Callable[[], Looks]]:
-    """A function from rows [begin, end) to booleans [batch, heads, rows, kv_len], and one that
-    says, after the first, whether the mask looks at b and h."""
+    """A function from rows [begin, end) to booleans [batch, heads, rows, kv_len], and a second one
+    that says, after a call of the first, whether the mask looks at b and h."""
     torch = sys.modules.get("torch")
     captured = list(captured_values(mask_mod))
     if torch is None or is_of_numpy(captured):
@@ -115,7 +116,7 @@ def _torch_evaluator(
     mapped = mask_mod
     for axis in (3, 2, 1, 0):
         mapped = torch.vmap(mapped, in_dims=tuple(0 if i == axis else None for i in range(4)))
-    try:  # lookups by indices that vmap has batched, as create_mask makes them
+    try:  # enables lookups by indices that vmap has batched, as create_mask does
         from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex as Lookups
     except ImportError:
         Lookups = contextlib.nullcontext  # noqa: N806

@@ -1,9 +1,9 @@
 """Symbol: a value of a mask_mod that is not known yet, as an operand of Python, PyTorch and NumPy.
 
-A symbol is what a tensor would be for one cell of the mask: it has an element type and a shape, ()
-for the indices and what is made of them, (n,) for a row `table[b]`. Its elements are nodes of the
-mask language; a symbol with axes holds a function from the indices of an element (numbers, or
-variables of any(..)) to its node, so that a row of a million entries costs nothing.
+A symbol stands for the tensor that one cell of the mask would have. It has an element type and a
+shape: () for the indices and values computed from them, (n,) for a row `table[b]`. Its elements are
+nodes of the mask language. A symbol with axes holds a function from the indices of an element
+(numbers, or variables of any(..)) to its node, so that a row of a million entries costs nothing.
 
 Operators, methods and functions all end in one table of operations (operations.py): operators and
 methods here, functions of PyTorch through `__torch_function__`, those of NumPy through
@@ -35,7 +35,7 @@ _ADVICE = "pass sample=True to evaluate every cell instead"
 
 
 class TraceError(NotImplementedError):
-    """A mask_mod does something that the mask language cannot say.
+    """A mask_mod does something that the mask language cannot express.
 
     The message names the operation, the line of the function, and what to write instead.
 
@@ -49,7 +49,7 @@ class TraceError(NotImplementedError):
 
 
 class _MissingAttributeError(TraceError, AttributeError):
-    """So that hasattr() and getattr() with a default work on symbols."""
+    """Also an AttributeError, so that hasattr() and getattr() with a default work on symbols."""
 
 
 def user_frame() -> FrameType | None:
@@ -77,7 +77,7 @@ def refuse(operation: str, remedy: str = "", missing: bool = False) -> NoReturn:
 
 
 class Symbol:
-    """One traced value; see the head of the file.
+    """One traced value; the docstring of the module describes it.
 
     Invariants `node` is set for shape () only, `element` for the others; both are conditions iff
     dtype is bool
@@ -114,7 +114,7 @@ class Symbol:
     def _call(self, operation: str, *args: Any, **kwargs: Any) -> Any:
         return self._trace.call(operation, (self, *args), kwargs)
 
-    # ---- what a tensor says of itself
+    # ---- attributes of a tensor
 
     @property
     def shape(self) -> Any:
@@ -194,7 +194,7 @@ class Symbol:
     def __getitem__(self, index: Any) -> Any:
         return self._call("__getitem__", index)
 
-    # ---- what needs the value
+    # ---- operations that need the value
 
     def __bool__(self) -> bool:
         refuse(

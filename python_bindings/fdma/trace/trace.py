@@ -1,8 +1,8 @@
-"""FlexAttention's functions as masks: `mask_mod(b, h, q_idx, kv_idx)` is run once, on symbols,
-unchanged.
+"""FlexAttention's functions as masks: the unchanged `mask_mod(b, h, q_idx, kv_idx)` is run once, on
+symbols.
 
-What it returns is a MaskExpr like any other: exact, with the captured tensors as its tables,
-compiled without ever visiting N^2 cells.
+The result is an ordinary MaskExpr. It is exact, the captured tensors are its tables, and it is
+compiled without visiting N^2 cells.
 
 >>> import fdma
 >>> def sliding_window(b, h, q_idx, kv_idx):
@@ -61,7 +61,7 @@ def trace_mask_mod(mask_mod: Callable[..., Any]) -> MaskExpr:
         raise TypeError(
             f"mask_mod: expected a function of (b, h, q_idx, kv_idx), got {type(mask_mod).__name__}"
         )
-    # What torch.compile has wrapped is traced as it was.
+    # A function that torch.compile has wrapped is traced in its original form.
     mask_mod = getattr(mask_mod, "_torchdynamo_orig_callable", mask_mod)
     with tracing() as trace:
         captured = list(captured_values(mask_mod))

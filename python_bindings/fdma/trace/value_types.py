@@ -1,10 +1,10 @@
 """Element types and value ranges of traced values: the rules of PyTorch, without PyTorch.
 
-A traced value has one of six types. Which type an operation computes in is PyTorch's promotion:
-values with axes outrank those without, these outrank Python's own numbers, and only a higher
-category (bool, integer) of a lower rank matters. FDMA computes in 64 bits, so types of 8 and 16
-bits are wrapped by hand where the range of the value does not rule it out; int32 and int64 are
-taken not to overflow (in FDMA that is an error, never a wrong mask).
+A traced value has one of six types. PyTorch's promotion decides in which type an operation is
+computed. Values with axes outrank those without axes, which outrank Python's own numbers. An
+operand of lower rank matters only if its category (bool, integer) is higher. FDMA computes in 64
+bits, so values of 8 and 16 bits are wrapped explicitly unless their range rules out an overflow.
+int32 and int64 are taken not to overflow; in FDMA an overflow is an error, never a wrong mask.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LIMITS: Final = {
 }
 _BITS: Final = {"bool": 1, "uint8": 8, "int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
-# What q, k, b and h can be: sequences have less than 2^31 entries.
+# The range of q, k, b and h: sequences have less than 2^31 entries.
 INDEX: Final = Range(0, (1 << 31) - 1)
 
 
@@ -78,9 +78,9 @@ def result_type(operands: list[tuple[str, int]]) -> str:
 
 
 def float_bound(value: float, is_double: bool) -> float | None:
-    """The number an integer is compared with where PyTorch compares it with a float; None where
-    rounding of the integer could matter (beyond 2^24, or 2^53 where the default type is
-    float64).
+    """The number with which an integer is compared if PyTorch compares it with a float. The result
+    is None if rounding of the integer could matter, which is beyond 2^24, or beyond 2^53 if the
+    default type is float64.
     """
     if math.isnan(value) or math.isinf(value):
         return value

@@ -1,4 +1,4 @@
-"""Views of traced values: axes added, moved, joined; and constants in the shape of a value.
+"""Views of traced values, which add, move and join axes, and constants in the shape of a value.
 
 A symbol with axes is a function from the indices of an element to its node (symbol.py); a
 view of it is another function that calls it.
