@@ -166,7 +166,7 @@ torch_operators.register()
 
 
 def __getattr__(name: str) -> Any:
-    """The tracer, loaded where it is first asked for."""
+    """The names of the tracer, which is loaded when one of them is first used."""
     if name in ("TraceError", "sample_mask_mod", "trace_mask_mod"):
         from .trace import trace
 
@@ -174,7 +174,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-# Names of the language that are Python's own too: attributes, but not of `from fdma import *`.
+# Names of the language that are Python's own too: `from fdma import *` does not import them.
 abs = absolute
 all = all_of
 any = any_of

@@ -1,7 +1,7 @@
-"""What a mask will cost on a device, and what it saves, before anything runs there.
+"""The predicted cost and savings of a mask on a device, before anything runs there.
 
-The numbers are those of `fdma-maskc estimate` (docs/estimates.md): counts are exact, times come
-from a device profile and are as good as that profile.
+The numbers are those of `fdma-maskc estimate` (docs/estimates.md). Counts are exact; times come
+from a device profile and are as accurate as that profile.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _DEFAULT_HEADS = 32
 
 @dataclass(frozen=True)
 class Estimate:
-    """What `estimate` says of one mask on one device.
+    """The result of `estimate` for one mask on one device.
 
-    `print` shows all of it as a table, notebooks too; `to_dict` gives every number.
+    `print` and notebooks show it as a table; `to_dict` returns every number.
 
     >>> import fdma
     >>> said = fdma.estimate(fdma.compile("causal", 8192), heads=8, head_dim=128, device="h200")
@@ -48,7 +48,7 @@ class Estimate:
 
     @property
     def speedup(self) -> float:
-        """Times faster than attention to every pair on the same device."""
+        """The factor by which the mask is faster than attention to every pair on this device."""
         return cast("float", self._report["speedup"])
 
     @property
@@ -58,7 +58,7 @@ class Estimate:
 
     @property
     def dense_time_ms(self) -> float:
-        """The same for attention to every pair."""
+        """Predicted time of attention to every pair, in milliseconds."""
         return cast("float", self._report["full"]["time_us"]) / 1e3
 
     @property
@@ -68,7 +68,7 @@ class Estimate:
 
     @property
     def dense_flops(self) -> float:
-        """The same for every pair."""
+        """Operations on every pair, over all batch elements and query heads."""
         return cast("float", self._report["full_flops"])
 
     @property
@@ -78,13 +78,13 @@ class Estimate:
 
     @property
     def memory_savings(self) -> float:
-        """Percent by which `bytes` is less than a float32 mask; 0 for a mask without cells."""
+        """The percentage by which `bytes` is below a float32 mask; 0 for a mask without cells."""
         dense = self._report["dense_bytes"]["float"]
         return 100 * (1 - self.bytes / dense) if dense else 0.0
 
     @property
     def traffic_bytes(self) -> int:
-        """Bytes that one call moves through main memory: every tensor and the plan, once."""
+        """Bytes that one call moves through main memory: every tensor and the plan once."""
         return cast("int", self._report["masked"]["memory_bytes"])
 
     @property
@@ -99,17 +99,17 @@ class Estimate:
 
     @property
     def format_bytes(self) -> dict[str, int | None]:
-        """Bytes of the mask by format; None where it has no such form or counting is too long."""
+        """Bytes of the mask by format; None if it has no such form or counting takes too long."""
         return {size["format"]: size["bytes"] for size in self._report["formats"]}
 
     @property
     def best_format(self) -> str:
-        """The format of fewest bytes."""
+        """The format with the fewest bytes."""
         return cast("str", self._report["best_format"])
 
     @property
     def best_block(self) -> tuple[int, int]:
-        """The fastest tile of the device's kernels for this mask: query rows, keys."""
+        """The fastest tile (query rows, keys) of the device's kernels for this mask."""
         timed = [each for each in self._report["candidates"] if each["time_us"] is not None]
         tile = timed[0]["tile"] if timed else self._report["tile"]
         return tile["q"], tile["kv"]
@@ -121,16 +121,16 @@ class Estimate:
 
     @property
     def is_provisional(self) -> bool:
-        """True where the profile was not measured on the device: times are rough."""
+        """True if the profile was not measured on the device, so that times are rough."""
         return cast("bool", self._report["device"]["provisional"])
 
     @property
     def is_memory_bound(self) -> bool:
-        """True where main memory takes longer than computing."""
+        """True if memory traffic takes longer than computing."""
         return cast("bool", self._report["masked"]["memory_bound"])
 
     def to_dict(self) -> dict[str, Any]:
-        """Every number, in the members of `fdma-maskc estimate --json`; fit for `json.dumps`.
+        """Every number, in the members of `fdma-maskc estimate --json`; `json.dumps` accepts it.
 
         >>> import fdma
         >>> said = fdma.estimate(fdma.compile("causal", 1000), heads=2)
@@ -140,9 +140,9 @@ class Estimate:
         return copy.deepcopy(dict(self._report))
 
     def plot(self, figure: Figure | None = None) -> Figure:
-        """Times and bytes as bars, with matplotlib, in `figure` or a new one; returns it.
+        """Draws times and bytes as bars with matplotlib, in `figure` or a new one; returns it.
 
-        Raises ImportError, saying so, where matplotlib is missing.
+        Raises ImportError if matplotlib is missing.
 
         >>> import fdma
         >>> import matplotlib
@@ -230,10 +230,10 @@ def _profile(device: Device) -> _fdma.DeviceProfile:
 
 
 def device_profile(device: Device = "h200") -> dict[str, Any]:
-    """The constants of a device, to look at or to change and hand to `estimate`.
+    """The constants of a device, which may be changed and passed to `estimate`.
 
-    docs/estimates.md says what each member means. Raises ValueError for an unknown name or a wrong
-    profile, OSError for a file that cannot be read.
+    docs/estimates.md explains each member. Raises ValueError for an unknown name or a wrong
+    profile, and OSError for a file that cannot be read.
 
     >>> import fdma
     >>> profile = fdma.device_profile("h200")

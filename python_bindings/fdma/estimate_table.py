@@ -12,7 +12,7 @@ Line = tuple[str, str]
 
 
 def bytes_text(num_bytes: int) -> str:
-    """Binary units, three digits.
+    """A number of bytes in binary units, with three digits.
 
     >>> bytes_text(4 * 4096**2)
     '64.0 MiB'
@@ -29,7 +29,7 @@ def bytes_text(num_bytes: int) -> str:
 
 
 def time_text(time_us: float) -> str:
-    """Microseconds in the unit that fits.
+    """A time, given in microseconds, in the unit that fits.
 
     >>> time_text(1530.0)
     '1.53 ms'
@@ -168,7 +168,7 @@ def _candidate_lines(report: Mapping[str, Any]) -> list[Line]:
 
 
 def report_lines(report: Mapping[str, Any]) -> list[Line]:
-    """Name and value of each line; a name is empty where the line goes on with the one above."""
+    """The name and value of each line; the name is empty if the line continues the one above."""
     return [
         *_head_lines(report),
         *_time_lines(report),
@@ -179,7 +179,7 @@ def report_lines(report: Mapping[str, Any]) -> list[Line]:
 
 
 def report_html(report: Mapping[str, Any]) -> str:
-    """The same lines as one HTML table."""
+    """The lines of `report_lines` as one HTML table."""
     rows = "".join(
         f'<tr><th style="text-align:left;white-space:nowrap">{escape(name)}</th>'
         f'<td style="text-align:left;white-space:pre">{escape(value)}</td></tr>'

@@ -57,7 +57,7 @@ def mask_function(
     device: Any = "cpu",
     **options: Any,
 ) -> LayerMask:
-    """The mask of a model's layers, as `transformers.masking_utils` asks for it.
+    """The mask of a model's layers, with the arguments that `transformers.masking_utils` passes.
 
     Raises `fdma.TraceError` for a function of the model that is no expression of its indices.
 
@@ -83,7 +83,7 @@ def mask_function(
 
 
 def _leave_graph(what: str) -> None:
-    """Dynamo runs what follows outside of the graph; in torch.export there is no outside."""
+    """Makes Dynamo run the following code outside of the graph; torch.export has no outside."""
     if not torch.compiler.is_dynamo_compiling():
         raise NotImplementedError(f"{what}; {_NOT_IN_GRAPHS}")
 
@@ -176,7 +176,7 @@ def attention_forward(
 
 
 def _without_mask(causal: bool, window: int | None, q_len: int, kv_len: int) -> str | None:
-    """The text of a mask that a model leaves to attention. One row is the last position's."""
+    """The text of a mask that a model leaves to attention. A single row is the last position."""
     is_local = window is not None and kv_len > window
     if not causal:
         return f"abs(pos - k) < {window}" if is_local else None
@@ -232,12 +232,12 @@ def _of_one_type(module: Any, *tensors: Any) -> Any:
     if torch.is_autocast_enabled(query.device.type) or (
         query.dtype == dtype and key.dtype == dtype and value.dtype == dtype
     ):
-        return tensors  # attention itself heeds autocast
+        return tensors  # attention itself applies autocast
     return query.to(dtype), key.to(dtype), value.to(dtype)
 
 
 def _type_of_layer(module: Any, query: Any) -> Any:
-    """What a layer computes in, whose queries are float32: as transformers asks for its kernels."""
+    """The dtype in which a layer with float32 queries computes, found as transformers finds it."""
     config = getattr(module, "config", None)
     if config is not None and hasattr(config, "_is_quantized"):
         return config.dtype
@@ -248,7 +248,7 @@ def _type_of_layer(module: Any, query: Any) -> Any:
 
 
 def register() -> None:
-    """Makes attn_implementation="fdma" known to transformers; importing the module does it.
+    """Registers attn_implementation="fdma" in transformers; importing the module calls this.
 
     >>> import transformers
     >>> import fdma.hf

@@ -132,7 +132,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def _with_more_keys(self, k: Any, v: Any, mask: Any, padding: Any) -> Any:
-        """Keys after the others that every query sees: learned ones, and zeros."""
+        """Appends keys that every query sees: the learned ones (add_bias_kv) and zeros."""
         if mask is not None and not isinstance(mask, torch.Tensor):
             raise NotImplementedError(
                 "attn_mask: with add_bias_kv or add_zero_attn a tensor is needed, got "
@@ -155,7 +155,9 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
 
 
 def _of_attn_mask(mask: Any, batch: int, heads: int) -> BlockMask:
-    """PyTorch's mask, [q, k] or [batch * heads, q, k]: booleans that drop, or 0 and -inf added."""
+    """The BlockMask of PyTorch's attn_mask, [q, k] or [batch * heads, q, k]. The elements are
+    booleans, true where a query does not attend, or 0 and -inf, which are added to the logits.
+    """
 
     def make() -> BlockMask:
         cells = mask.detach()
@@ -183,7 +185,7 @@ def _of_attn_mask(mask: Any, batch: int, heads: int) -> BlockMask:
 
 
 def _of_padding(padding: Any, heads: int) -> Any:
-    """A number added for each key, [batch, heads, kv_len]."""
+    """The padding mask as a bias for each key, [batch, heads, kv_len]."""
     if padding is None:
         return None
     if padding.dtype == torch.bool:
@@ -243,7 +245,9 @@ class DynamicMaskAttention(torch.nn.Module):  # type: ignore[misc]
         self.a_coef = torch.nn.Parameter(torch.zeros(num_kv_heads, **kind))
 
     def forward(self, x: Any, among: Mask = "causal") -> Any:
-        """[batch, len, embed_dim] to the same shape; `among` is what queries may see at all.
+        """Attention on x [batch, len, embed_dim]; the result has the same shape.
+
+        among: the mask of the keys that queries may see at all.
 
         >>> import torch
         >>> import fdma.nn
@@ -261,7 +265,7 @@ class DynamicMaskAttention(torch.nn.Module):  # type: ignore[misc]
         return self.o_proj(out.flatten(2))
 
     def extra_repr(self) -> str:
-        """What `print` shows beside the layers.
+        """The text that `print` shows beside the layers.
 
         >>> import fdma.nn
         >>> fdma.nn.DynamicMaskAttention(16, 2, keep_window_size=4).extra_repr()

@@ -1,4 +1,4 @@
-"""The names of FDMA's earlier versions, on top of package fdma: masks, estimates, attention.
+"""Masks, estimates and attention by the names of FDMA's earlier versions, on top of package fdma.
 
 >>> from flash_dmattn import CausalMask, WindowMask, estimate_speedup, calculate_memory_savings
 >>> causal_mask = CausalMask(seqlen_q=4096, seqlen_k=4096)

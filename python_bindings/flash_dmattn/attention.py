@@ -228,7 +228,7 @@ def _with_probabilities(
 
 
 def _of_dense(attn_mask: Any, extents: Extents) -> fdma.BlockMask:
-    """The mask of dense cells, with heads of queries."""
+    """The mask of dense cells, with query heads."""
     shape = tuple(attn_mask.shape)
     wanted = (
         (1, extents.batch),
@@ -256,7 +256,7 @@ def _compiled(attn_mask: Any, extents: Extents) -> fdma.BlockMask:
         cells = is_one
     cells = np.asarray(cells)
     heads = cells.shape[1]
-    if cells.shape[2] == 1 and extents.q_len > 1:  # the same for every query: no dense array of it
+    if cells.shape[2] == 1 and extents.q_len > 1:  # one row for all queries needs no dense array
         row = fdma.b if cells.shape[0] > 1 else 0
         head = fdma.h // (extents.heads // heads) if heads > 1 else 0
         seen = fdma.table(np.ascontiguousarray(cells[:, :, 0]))[row, head, fdma.k]
@@ -268,7 +268,7 @@ def _compiled(attn_mask: Any, extents: Extents) -> fdma.BlockMask:
 
 
 def _key_bias(attn_bias: Any, extents: Extents) -> Any:
-    """[batch or 1, heads_kv or 1, kv_len] of a bias that may have an axis for queries."""
+    """The bias as [batch or 1, heads_kv or 1, kv_len]; it may come with an axis for queries."""
     shape = tuple(attn_bias.shape)
     if len(shape) == 4 and shape[2] != 1:
         raise NotImplementedError(

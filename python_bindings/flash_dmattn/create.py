@@ -26,15 +26,15 @@ _MAKERS: dict[str, Callable[..., SparseMask]] = {
 
 
 def create_sparse_mask(kind: str, **parameters: Any) -> SparseMask:
-    """A mask by name, with the parameters of its class; or of a text of the mask language.
+    """A mask by name with the parameters of its class, or the mask of a text.
 
     kind: "causal", "window", "causal_window", "dynamic", "bitset" or "bcsr". The last two take the
     parameter dense_mask, booleans [.., q, k]. Any other kind is a text of the mask language
     (docs/spec-language.md). A text takes seqlen_q and optionally seqlen_k, batch, heads and
     block_size; further parameters are the arrays of its tables, by name.
 
-    Raises TypeError for parameters that the mask does not have or lacks, ValueError for a kind that
-    is neither a name nor a text (`fdma.MaskSyntaxError`).
+    Raises TypeError for unknown and for missing parameters, and ValueError for a kind that is
+    neither a name nor a text (`fdma.MaskSyntaxError`).
 
     >>> from flash_dmattn import create_sparse_mask
     >>> create_sparse_mask("causal_window", window_size=512, seqlen_q=4096, seqlen_k=4096)

@@ -15,7 +15,7 @@ _SCORE_TYPES = {"float32", "float16", "bfloat16"}
 
 
 class DynamicMask(SparseMask):
-    """A mask that `update` gives its pattern, as often as one likes, within its capacity.
+    """A mask whose pattern `update` replaces, any number of times, within a capacity.
 
     seqlen_q, seqlen_k, batch, heads: the shape of every pattern.
     max_bytes, max_keys: the capacity, at least one of them. max_bytes bounds the bytes of the
@@ -25,8 +25,9 @@ class DynamicMask(SparseMask):
     is max_keys.
     causal: whether scores choose only among the keys up to the query's own.
 
-    Raises TypeError where no capacity is stated or an argument is no whole number, ValueError for
-    one out of range. Thread safe: whoever reads `mask` has one pattern or the next.
+    Raises TypeError if no capacity is given or an argument is not a whole number, and ValueError
+    for an argument out of range. The class is thread safe: a reader of `mask` gets the pattern
+    before or after an update.
 
     >>> import numpy as np
     >>> from flash_dmattn import DynamicMask
@@ -74,20 +75,20 @@ class DynamicMask(SparseMask):
         self._block = square_block(block_size)
 
     def update(self, pattern: object) -> DynamicMask:
-        """Takes a new pattern, and returns the mask itself.
+        """Replaces the pattern, and returns the mask itself.
 
         pattern: one of
         - booleans [q, k], [batch, q, k] or [batch, heads, q, k], True where the query attends;
-        - scores, a float for each key: [kv_len], [heads_kv, kv_len] or [batch, heads_kv, kv_len];
-          each query keeps the keep_window_size keys of highest score, of equal ones the first;
-          float32, or float16 and bfloat16 of PyTorch and float16 of NumPy, which are converted;
+        - scores, a float for each key: [kv_len], [heads_kv, kv_len] or [batch, heads_kv, kv_len].
+          Each query keeps the keep_window_size keys of highest score; the first of equal scores
+          wins. Scores are float32; float16, and PyTorch's bfloat16, are converted;
         - an `fdma.BlockMask`, an `fdma.MaskExpr`, a mask of this package, or the text of one.
 
-        Arrays on a GPU are copied to the host. A tensor that requires a gradient is an error: what
-        is selected has none.
+        Arrays on a GPU are copied to the host. A tensor that requires a gradient is an error,
+        because selection has no gradient.
 
-        Raises ValueError where the pattern is beyond the capacity or for other lengths; the pattern
-        before it stays. TypeError for what is no pattern.
+        Raises ValueError if the pattern exceeds the capacity or has other lengths; the previous
+        pattern then stays. Raises TypeError for an object that is not a pattern.
 
         >>> from flash_dmattn import DynamicMask
         >>> mask = DynamicMask(seqlen_q=1024, seqlen_k=1024, max_bytes=1 << 16)
@@ -168,7 +169,7 @@ class DynamicMask(SparseMask):
 
     @property
     def expr(self) -> fdma.MaskExpr:
-        """The cells as the table of an expression: dense, made anew at each call."""
+        """The cells as a dense table of an expression, made anew at each call."""
         return fdma.bits(self.mask.to_dense())
 
     def __repr__(self) -> str:
@@ -181,5 +182,5 @@ class DynamicMask(SparseMask):
 
 
 def _as_float32(array: Any) -> Any:
-    """float16 and bfloat16 in float32, which holds their values exactly."""
+    """Converts float16 and bfloat16 to float32, which holds their values exactly."""
     return array.float() if hasattr(array, "float") else array.astype("float32")

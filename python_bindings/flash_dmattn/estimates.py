@@ -1,4 +1,4 @@
-"""What a mask saves, in one number each; `fdma.estimate` says everything."""
+"""The savings of a mask as single numbers; `fdma.estimate` gives all numbers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def estimate_speedup(
     device: Any = "h200",
     **options: Any,
 ) -> float:
-    """Times faster than dense attention on the same device, predicted.
+    """The predicted factor by which the mask is faster than dense attention on the same device.
 
-    heads: query heads; None: those of the mask if it tells them apart, else 32. Other options
-    (heads_kv, batch, dtype, direction, ..) and errors are those of `fdma.estimate`.
+    heads: the number of query heads. None means those of the mask if it differs between heads,
+    otherwise 32. Other options (heads_kv, batch, dtype, direction, ..) and errors are those of
+    `fdma.estimate`.
 
     >>> from flash_dmattn import CausalMask, estimate_speedup
     >>> 1.7 < estimate_speedup(CausalMask(seqlen_q=32768, seqlen_k=32768)) < 2.2
@@ -42,11 +43,12 @@ def estimate_speedup(
 
 
 def calculate_memory_savings(mask: SparseMask | fdma.BlockMask) -> float:
-    """Percent that storing the mask saves of the dense float32 mask that it replaces.
+    """The percentage of memory that the mask saves compared with a dense float32 mask.
 
-    100 * (1 - bytes / (4 * q_len * kv_len)), where a mask that tells batch elements or heads apart
-    replaces a dense one for each of them. Negative where the mask takes more (very short ones); 0
-    for a mask without cells. Raises TypeError for what is no mask.
+    The result is 100 * (1 - bytes / (4 * q_len * kv_len)). A mask that differs between batch
+    elements or heads replaces one dense mask for each of them. The result is negative if the mask
+    takes more bytes, as very short masks do, and 0 for a mask without cells. Raises TypeError for
+    an object that is not a mask.
 
     >>> import numpy as np
     >>> from flash_dmattn import BlockBitsetMask, CausalMask, calculate_memory_savings

@@ -1,7 +1,7 @@
 """Masks by the names of FDMA's earlier versions: thin classes over `fdma.MaskExpr` and `BlockMask`.
 
-`seqlen_q` and `seqlen_k` are the numbers of query rows and keys; the last query sits at the last
-key (docs/spec-language.md: `pos`).
+`seqlen_q` and `seqlen_k` are the numbers of query rows and keys. The last query is aligned with the
+last key (`pos` in docs/spec-language.md).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Stored = TypeVar("_Stored", bound="_StoredMask")
 
 
 def whole_number(name: str, value: object, low: int) -> int:
-    """`value` as an int of at least `low`; TypeError or ValueError naming the argument."""
+    """`value` as an int of at least `low`; TypeError and ValueError name the argument."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -47,9 +47,9 @@ def square_block(block_size: object) -> tuple[int, int]:
 
 
 class SparseMask:
-    """A mask with its lengths; every mask of this package is one.
+    """A mask with its lengths, the base of every mask of this package.
 
-    `create_sparse_mask` makes one of a text; it is compiled when `mask` is first asked for.
+    `create_sparse_mask` makes one from a text. The mask is compiled when `mask` is first read.
 
     >>> from flash_dmattn import create_sparse_mask
     >>> mask = create_sparse_mask("causal & (window(64) | sink(4))", seqlen_q=1024, seqlen_k=1024)
@@ -104,7 +104,7 @@ class SparseMask:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are stored for the pattern."""
+        """The number of bytes that are stored for the pattern."""
         return self.mask.nbytes
 
     def to_dense(self) -> NDArray[np.bool_]:
@@ -125,7 +125,7 @@ class SparseMask:
 
 
 class _ParametricMask(SparseMask):
-    """A closed form: its parameters are all there is, so that nothing is stored."""
+    """A closed-form mask. Its parameters define it, so nothing is stored."""
 
     @property
     def mask(self) -> fdma.BlockMask:
@@ -136,14 +136,14 @@ class _ParametricMask(SparseMask):
 
     @property
     def nbytes(self) -> int:
-        """0: kernels compute the pattern from the parameters, whatever the lengths."""
+        """Always 0, because kernels compute the pattern from the parameters."""
         return 0
 
 
 class CausalMask(_ParametricMask):
     """A query sees the keys up to its own: `causal`. Zero storage.
 
-    Raises TypeError or ValueError for lengths that are no whole numbers from 0 on.
+    Raises TypeError or ValueError for lengths that are not whole numbers of at least 0.
 
     >>> from flash_dmattn import CausalMask
     >>> mask = CausalMask(seqlen_q=4096, seqlen_k=4096)
@@ -163,8 +163,8 @@ class CausalMask(_ParametricMask):
 class WindowMask(_ParametricMask):
     """A query sees the keys closer than `window_size` on both sides: `window(w)`. Zero storage.
 
-    With its own key that is `2 * window_size - 1` keys. Raises TypeError or ValueError for a window
-    that is no whole number from 1 on, or lengths as `CausalMask`.
+    These are `2 * window_size - 1` keys, its own included. Raises TypeError or ValueError for a
+    window that is not a whole number of at least 1, and for lengths as `CausalMask` does.
 
     >>> from flash_dmattn import WindowMask
     >>> WindowMask(window_size=2, seqlen_q=4, seqlen_k=4).to_dense()[0, 0].astype(int)
@@ -190,7 +190,7 @@ class WindowMask(_ParametricMask):
 class CausalWindowMask(WindowMask):
     """A query sees the last `window_size` keys, its own included: `causal & window(w)`.
 
-    Zero storage. Raises as `WindowMask`.
+    Zero storage. Raises the errors of `WindowMask`.
 
     >>> from flash_dmattn import CausalWindowMask
     >>> CausalWindowMask(window_size=2, seqlen_q=3, seqlen_k=3).to_dense()[0, 0].astype(int)
@@ -220,15 +220,15 @@ class _StoredMask(SparseMask):
 
     @classmethod
     def from_dense_mask(cls: type[_Stored], dense_mask: object, block_size: int = 128) -> _Stored:
-        """The mask of a dense array, exactly.
+        """The exact mask of a dense array.
 
         dense_mask: booleans [q, k], [batch, q, k] or [batch, heads, q, k], True where the query
-        attends, of NumPy, PyTorch or whatever has DLPack or the buffer protocol; a tensor on a GPU
-        is copied to the host. block_size: query rows and keys of a block, a multiple of 16 up to
-        1024.
+        attends, of NumPy, PyTorch or any library with DLPack or the buffer protocol. A tensor on a
+        GPU is copied to the host.
+        block_size: the query rows and keys of a block, a multiple of 16 up to 1024.
 
-        Raises TypeError for elements that are no booleans, ValueError for other dimensions or a
-        wrong block_size.
+        Raises TypeError for elements that are not booleans, and ValueError for other dimensions or
+        a wrong block_size.
 
         >>> import numpy as np
         >>> from flash_dmattn import BCSRMask
@@ -261,9 +261,9 @@ class _StoredMask(SparseMask):
 
 
 class BlockBitsetMask(_StoredMask):
-    """Given cells as two bits a block, active and full, and the bitmaps of partial blocks.
+    """Given cells, stored as two bits per block (active, full) and the bitmaps of partial blocks.
 
-    For moderate sparsity.
+    This mask suits moderate sparsity.
 
     >>> import numpy as np
     >>> from flash_dmattn import BlockBitsetMask
@@ -279,9 +279,9 @@ class BlockBitsetMask(_StoredMask):
 
 
 class BCSRMask(_StoredMask):
-    """Given cells as the sorted active blocks of each block row, and the bitmaps of partial ones.
+    """Given cells, stored as sorted active blocks per block row and the bitmaps of partial blocks.
 
-    For high, irregular sparsity.
+    This mask suits high, irregular sparsity.
 
     >>> import numpy as np
     >>> from flash_dmattn import BCSRMask
