@@ -27,7 +27,7 @@ class Recall(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, width: int, w: int) -> None:
         super().__init__()
         self.key = torch.nn.Embedding(NAMES, width)
-        self.value = torch.nn.Embedding(NAMES + 1, width)  # the last: a question
+        self.value = torch.nn.Embedding(NAMES + 1, width)  # the last one stands for a question
         self.mark = torch.nn.Embedding(2, width)
         self.attention = fdma.nn.DynamicMaskAttention(width, 2, keep_window_size=w)
         torch.nn.init.constant_(self.attention.a_coef, -1.0)  # scores between 0 and 1
@@ -39,7 +39,7 @@ class Recall(torch.nn.Module):  # type: ignore[misc]
 
 
 def rows(count: int, length: int, marked: int, device: str) -> tuple[Any, Any, Any, Any]:
-    """keys, values, marks, answers [count, length + marked]; an answer of -100 is not asked for."""
+    """keys, values, marks, answers [count, length + marked]; an answer of -100 has no question."""
     keys = torch.randint(NAMES, (count, length + marked))
     values = torch.randint(NAMES, (count, length + marked))
     marks = torch.zeros(count, length + marked, dtype=torch.int64)

@@ -41,7 +41,7 @@ class Block(torch.nn.Module):  # type: ignore[misc]
 
 
 class Model(torch.nn.Module):  # type: ignore[misc]
-    """Positions count from the start of each document."""
+    """A causal transformer whose positions count from the start of each document."""
 
     def __init__(self, width: int, heads: int, layers: int, length: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Model(torch.nn.Module):  # type: ignore[misc]
 
 
 def documents(length: int, rng: random.Random) -> list[list[int]]:
-    """Documents that fill a row: each a word of two letters, over and over."""
+    """Documents that fill a row; each document repeats a word of two letters."""
     packed: list[list[int]] = []
     left = length
     while left:
@@ -79,7 +79,7 @@ def row(packed: list[list[int]], device: str) -> tuple[Any, Any, fdma.BlockMask]
 
 
 def token_losses(model: Model, tokens: Any, positions: Any, mask: fdma.BlockMask) -> Any:
-    """Of predicting each token but the first of a document, in order."""
+    """The losses of predicting each token except the first of a document, in order."""
     logits = model(tokens, positions, mask)[:, :-1]
     losses = torch.nn.functional.cross_entropy(logits[0], tokens[0, 1:], reduction="none")
     return losses[positions[0, 1:] > 0]
@@ -106,7 +106,7 @@ def main(arguments: list[str] | None = None) -> float:
         if step % (steps // 5) == 0 or step == steps - 1:
             print(f"step {step:4}: {mask.density:5.1%} of the pairs, loss {loss:.3f}")
 
-    # Alone or packed, a document is predicted the same.
+    # A document has the same predictions alone and packed.
     packed = documents(length, rng)
     with torch.no_grad():
         together = token_losses(model, *row(packed, options.device))

@@ -39,7 +39,7 @@ def swap(module: torch.nn.Module) -> int:
 
 
 class Encoder(torch.nn.Module):  # type: ignore[misc]
-    """Layers of torch.nn, called one by one: with their attention, then their MLP."""
+    """Layers of torch.nn; each runs its attention and then its MLP."""
 
     def __init__(self, width: int, heads: int, layers: int) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ HEADS, HEADS_KV, HEAD_DIM = 4, 2, 64
 
 
 class Cache:
-    """Keys, values and scores of what is alive, [1, heads_kv, kept, ..], in order."""
+    """Keys, values and scores of the keys that are alive, [1, heads_kv, kept, ..], in order."""
 
     def __init__(self, w: int, capacity: int, device: str) -> None:
         index = 0 if device == "cuda" else None
@@ -29,7 +29,7 @@ class Cache:
         self.rows: tuple[Any, Any, Any] | None = None
 
     def append(self, k: Any, v: Any, scores: Any) -> tuple[Any, Any, Any]:
-        """Takes the rows of new keys, drops those that died, and returns what is left."""
+        """Appends rows of new keys, drops rows that are no longer alive, and returns the rest."""
         begin = self.topk.kv_len
         alive, _ = self.topk.append(scores)
         alive = alive.long()

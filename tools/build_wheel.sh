@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # bash tools/build_wheel.sh [PIP_OPTION..]
 #
-# Builds the wheel of the Python package, takes in the shared libraries that it needs (auditwheel: fmt, oneTBB, Highway),
-# and checks the result: what is in it, what it still needs from the system (libc, libstdc++ and their like), and that it
-# imports and runs tests in an environment that has NumPy and pytest and nothing else. The wheel is in build/wheel/.
+# Builds the wheel of the Python package, adds the shared libraries that it needs (auditwheel: fmt, oneTBB, Highway), and
+# checks the result. The checks cover the wheel's files, the libraries that it still needs from the system (libc, libstdc++
+# and similar), and its import and tests in an environment with only NumPy and pytest. The wheel is in build/wheel/.
 #
 #   bash tools/build_wheel.sh --config-settings=cmake.define.FDMA_CUDA=OFF     without the GPU backends (default: with them where nvcc is)
 #
-# FDMA_WHEEL_PYTHON names another interpreter than that of .venv; it needs python_bindings/requirements-wheel.txt,
-# nanobind and CMake 3.26 or newer where it is Python 3.12 or newer.
+# FDMA_WHEEL_PYTHON names another interpreter than that of .venv. It needs python_bindings/requirements-wheel.txt, and
+# also nanobind and CMake 3.26 or newer if it is Python 3.12 or newer.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

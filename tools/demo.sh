@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # bash tools/demo.sh
 #
-# FDMA's main job on real input, from a bare machine: sets up what is missing, builds the tool, writes a dense
-# packed-document mask of 8192 tokens as users store it, turns it into a compact exact one, estimates what it saves, and
-# runs attention over it, checked against float64. Files go to demo_output/.
+# Shows FDMA's main task on real input, starting from a bare machine. The script installs missing packages, builds the
+# tool and writes a dense packed-document mask of 8192 tokens as users store it. It converts the mask to a compact exact
+# one, estimates the savings, and runs attention over it, checked against float64. Files go to demo_output/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD

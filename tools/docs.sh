@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # bash tools/docs.sh [--check]
 #
-# Builds the documentation site in build/docs/html: the pages of the repository, and the C++ and Python reference. A
-# warning fails it: a broken link or anchor, a public name that the site lacks, a page that no index names. What it needs
-# is installed first (tools/setup.sh docs); nothing of FDMA is compiled. Two minutes on one core.
-# fdma.nn and fdma.hf import PyTorch, so that it has to be there.
+# Builds the documentation site in build/docs/html: the pages of the repository, and the C++ and Python reference. Every
+# warning is a failure: a broken link or anchor, a public name that the site lacks, a page that no index names. The script
+# first installs its packages (tools/setup.sh docs); it compiles nothing of FDMA. It takes two minutes on one core.
+# PyTorch must be installed, because fdma.nn and fdma.hf import it.
 #
-#   --check    only looks at links, anchors and code blocks of the pages: seconds, and only Python
+#   --check    only checks links, anchors and code blocks of the pages; it takes seconds and needs only Python
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # bash tools/setup.sh [demo | tests | ci | wheel | benchmarks | docs]
 #
-# Makes sure that what the stage needs is there: Debian packages, and Python packages in .venv. Run it as often as you
-# like: where nothing is missing it changes nothing and touches no network. Debian 12 and Ubuntu 24.04. Missing packages
-# are installed as root or by sudo; without either, the line to run is printed and the script stops.
+# Installs what the stage needs: Debian packages, and Python packages in .venv. It can run any number of times; if nothing
+# is missing, it changes nothing and does not use the network. It supports Debian 12 and Ubuntu 24.04. Missing packages
+# are installed as root or by sudo; without either, the script prints the command to run and stops.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -29,8 +29,8 @@ case $stage in
     ;;
 esac
 
-# Tests and CI look at the pages of `fdma-maskc render` in a browser. Debian packs one (125 MB to fetch and 400 MB on
-# disk with what it needs, ten seconds); Ubuntu has it as a snap only, and there those tests skip.
+# Tests and CI open the pages of `fdma-maskc render` in a browser. Debian packages one (a download of 125 MB and 400 MB on
+# disk with its dependencies, ten seconds). Ubuntu has it as a snap only, so these tests skip there.
 case $stage in
   tests | ci) if grep -qx 'ID=debian' /etc/os-release 2>/dev/null; then packages+=(chromium); fi ;;
 esac
@@ -119,7 +119,7 @@ for line in open(sys.argv[1]):
 PYTHON
 }
 
-# PyTorch, about a gigabyte: for benchmarks only.
+# PyTorch, about a gigabyte, which only the benchmarks need.
 install_benchmark_packages() {
   if has_packages benchmarks/requirements.txt; then return 0; fi
   echo "setup: PyTorch into .venv"
@@ -127,7 +127,7 @@ install_benchmark_packages() {
     stop "pip could not install benchmarks/requirements.txt into .venv (is there a network?)."
 }
 
-# Builder and repairer of wheels, small.
+# The tools that build and repair wheels; they are small.
 install_wheel_packages() {
   if has_packages python_bindings/requirements-wheel.txt; then return 0; fi
   echo "setup: builder of wheels into .venv"
@@ -135,7 +135,7 @@ install_wheel_packages() {
     stop "pip could not install python_bindings/requirements-wheel.txt into .venv (is there a network?)."
 }
 
-# Sphinx and what the documentation site is made with, small.
+# Sphinx and its extensions for the documentation site; they are small.
 install_docs_packages() {
   if has_packages docs/requirements.txt; then return 0; fi
   echo "setup: Sphinx into .venv"
