@@ -2,8 +2,9 @@
 # bash tools/build_wheel.sh [PIP_OPTION..]
 #
 # Builds the wheel of the Python package, adds the shared libraries that it needs (auditwheel: fmt, oneTBB, Highway), and
-# checks the result. The checks cover the wheel's files, the libraries that it still needs from the system (libc, libstdc++
-# and similar), and its import and tests in an environment with only NumPy and pytest. The wheel is in build/wheel/.
+# checks the result. The checks cover the wheel's files, the libraries that it still needs from the system (libc,
+# libstdc++ and similar), and its import and tests in an environment with only NumPy and pytest. The wheel is in
+# build/wheel/.
 #
 #   bash tools/build_wheel.sh --config-settings=cmake.define.FDMA_CUDA=OFF     without the GPU backends (default: with them where nvcc is)
 #

@@ -2,8 +2,8 @@
 # bash tools/docs.sh [--check]
 #
 # Builds the documentation site in build/docs/html: the pages of the repository, and the C++ and Python reference. Every
-# warning is a failure: a broken link or anchor, a public name that the site lacks, a page that no index names. The script
-# first installs its packages (tools/setup.sh docs); it compiles nothing of FDMA. It takes two minutes on one core.
+# warning is a failure: a broken link or anchor, a public name that the site lacks, a page that no index names. The
+# script first installs its packages (tools/setup.sh docs); it compiles nothing of FDMA. It takes two minutes on one core.
 # PyTorch must be installed, because fdma.nn and fdma.hf import it.
 #
 #   --check    only checks links, anchors and code blocks of the pages; it takes seconds and needs only Python

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # bash tools/setup.sh [demo | tests | ci | wheel | benchmarks | docs]
 #
-# Installs what the stage needs: Debian packages, and Python packages in .venv. It can run any number of times; if nothing
-# is missing, it changes nothing and does not use the network. It supports Debian 12 and Ubuntu 24.04. Missing packages
-# are installed as root or by sudo; without either, the script prints the command to run and stops.
+# Installs what the stage needs: Debian packages, and Python packages in .venv. It can run any number of times; if
+# nothing is missing, it changes nothing and does not use the network. It supports Debian 12 and Ubuntu 24.04. Missing
+# packages are installed as root or by sudo; without either, the script prints the command to run and stops.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -29,8 +29,8 @@ case $stage in
     ;;
 esac
 
-# Tests and CI open the pages of `fdma-maskc render` in a browser. Debian packages one (a download of 125 MB and 400 MB on
-# disk with its dependencies, ten seconds). Ubuntu has it as a snap only, so these tests skip there.
+# Tests and CI open the pages of `fdma-maskc render` in a browser. Debian packages one (a download of 125 MB and 400 MB
+# on disk with its dependencies, ten seconds). Ubuntu has it as a snap only, so these tests skip there.
 case $stage in
   tests | ci) if grep -qx 'ID=debian' /etc/os-release 2>/dev/null; then packages+=(chromium); fi ;;
 esac

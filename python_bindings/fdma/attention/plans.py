@@ -43,7 +43,7 @@ class Geometry:
     """The CUDA device; None for the CPU."""
     direction: Direction = "forward"
     deterministic: bool = False
-    """Of a backward plan on a GPU: with the order of deterministic calls."""
+    """Whether a backward plan on a GPU has the accumulation order of deterministic calls."""
 
     @property
     def backend(self) -> Literal["cpu", "sm90"]:
@@ -85,7 +85,7 @@ class Plans:
         self.max_plans = max_plans
         self.max_bytes = max_bytes
         self.when_forgotten: list[Callable[[], None]] = []
-        """Called when plans went: who keeps entries has to let them go."""
+        """Functions called after plans were dropped; owners of entries must drop theirs then."""
         self._entries: dict[Hashable, Entry] = {}
         self._calls: dict[Hashable, Entry] = {}
         self._size = 0

@@ -36,15 +36,15 @@ class CuSeqlens(NamedTuple):
     """int32 [sequences + 1], from 0."""
     causal: bool
     window_size: tuple[int, int]
-    """Keys to the left and to the right of the diagonal; -1: no bound."""
+    """Numbers of keys to the left and right of the diagonal; -1 means no bound."""
     seqused_q: Any
-    """int32 [sequences]: rows of each sequence in use, or None: all of them."""
+    """int32 [sequences], the rows in use of each sequence; None means all rows."""
     seqused_k: Any
-    """The same of keys."""
+    """int32 [sequences], the keys in use of each sequence; None means all keys."""
     packed: bool
-    """One batch element that holds all sequences, or one batch element for each."""
+    """True if one batch element holds all sequences, False if each sequence has its own."""
     heads: int
-    """Heads of the mask, all alike."""
+    """The number of heads of the mask; all have the same cells."""
 
     def flash_attention(self) -> dict[str, Any]:
         """The keyword arguments of flash_attn_varlen_func, max_seqlen_q and max_seqlen_k included.

@@ -27,11 +27,11 @@ class FlashMaskArrays(NamedTuple):
     """The result of to_flashmask; from_flashmask(**arrays._asdict()) returns the mask."""
 
     startend_row_indices: Any
-    """int32 [batch, heads, kv_len, columns], NumPy's or a tensor."""
+    """int32 [batch, heads, kv_len, columns], a NumPy array or a tensor."""
     causal: bool
-    """How to read it."""
+    """The flag that belongs to the array; the docstring of this module gives its meaning."""
     q_len: int
-    """Query rows."""
+    """The number of query rows."""
 
 
 @made_outside

@@ -38,11 +38,11 @@ class HfPadding(NamedTuple):
     attention_mask: Any
     """int64 [batch, keys]: 1 for a token, 0 for padding."""
     causal: bool
-    """A decoder's mask: rows see no later position."""
+    """True for a decoder, whose rows see no later position."""
     q_len: int
-    """Query rows: the last positions of the keys."""
+    """The number of query rows, which are the last positions of the keys."""
     heads: int
-    """Heads of the mask, all alike."""
+    """The number of heads of the mask; all have the same cells."""
 
 
 @made_outside

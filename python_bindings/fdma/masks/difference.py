@@ -16,7 +16,7 @@ class DifferingCell(NamedTuple):
     q: int
     k: int
     in_self: bool
-    """True in the mask whose `diff` was called, and False in the other; or the other way round."""
+    """The pair's value in the mask whose `diff` was called; the other mask has the opposite."""
 
 
 class DifferingTile(NamedTuple):
@@ -44,11 +44,11 @@ first at batch 0, head 0, q 0, k 1
     """
 
     equal: bool
-    """Counts, lengths and cells are the same: what `==` says."""
+    """True iff counts, lengths and cells are the same, as for `==`."""
     reason: str
-    """Not empty where counts or lengths differ; then no cell was compared."""
+    """Not empty if counts or lengths differ; no cell was compared then."""
     block: tuple[int, int]
-    """The blocks in which tiles are told: those of the mask whose `diff` was called."""
+    """The block to which tiles refer, that of the mask whose `diff` was called."""
     only_in_self: int
     """Cells that the other mask lacks, over all batch elements and heads."""
     only_in_other: int
@@ -56,9 +56,9 @@ first at batch 0, head 0, q 0, k 1
     num_tiles: int
     """Tiles that hold a differing cell, over all batch elements and heads."""
     first_cell: DifferingCell | None
-    """The first one, by batch element, head, tile row, query row and key."""
+    """The first differing cell, in order of batch element, head, tile row, query row and key."""
     tiles: tuple[DifferingTile, ...]
-    """The first tiles, at most as many as were asked for."""
+    """The first differing tiles, at most `max_tiles`."""
 
     @property
     def num_cells(self) -> int:
