@@ -209,8 +209,9 @@ def _lock(descriptor: int) -> None:
 
 
 def _take_permissions(descriptor: int, replaced: os.stat_result) -> None:
-    """Copies owner, group and mode. If the group cannot be kept, the new group gets at most
-    the permissions of others.
+    """Copies owner, group and mode.
+
+    If the group cannot be kept, the new group gets at most the permissions of others.
     """
     mode = stat.S_IMODE(replaced.st_mode)
     created = os.fstat(descriptor)

@@ -327,8 +327,9 @@ def _merged(kv: Table, full_kv: Table | None) -> Table:
 
 
 def _whole_tiles(kv: Table, lengths: tuple[int, int], block: tuple[int, int]) -> Table:
-    """Bitmaps of listed tiles whose existing cells are all true. A tile may be cut off by a length
-    on the right, below, or both.
+    """Bitmaps of listed tiles whose existing cells are all true.
+
+    A length may cut a tile off on the right, below, or both.
     """
     (q_len, kv_len), (block_q, block_kv) = lengths, block
     last_row, last_column = -(-q_len // block_q) - 1, -(-kv_len // block_kv) - 1

@@ -101,8 +101,9 @@ class MaskText:
 
 
 class _Tables:
-    """Copies of the tensors that a function indexes; a cache changes its count before its layers
-    run.
+    """Copies of the tensors that a function indexes.
+
+    Copies are needed because a cache changes its count before its layers run.
     """
 
     def __init__(self) -> None:

@@ -8,8 +8,7 @@ __all__ = ["InteropMethods"]
 
 
 class InteropMethods:
-    """Imports and exports of a mask. Each method is documented as a function of the same name in
-    fdma.interop.formats.
+    """Imports and exports of a mask, documented as functions in fdma.interop.formats.
 
     >>> import fdma
     >>> fdma.compile("causal", 4).to_flashmask().causal

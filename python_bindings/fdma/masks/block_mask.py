@@ -551,8 +551,9 @@ class BlockMask(InteropMethods):
 
     @property
     def content_hash(self) -> str:
-        """A hash of everything stored except the spec (format, blocks, arrays, ..), 32 hexadecimal
-        digits.
+        """A hash of all that is stored except the spec, 32 hexadecimal digits.
+
+        Format, blocks, groups and arrays take part in it.
         """
         if "content_hash" not in self._cache:
             self._cache["content_hash"] = self._core.content_hash()
