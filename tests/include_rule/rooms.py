@@ -51,7 +51,6 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         "selection/include": (),
         "selection/scores": ("cuda", "ptx"),
         "selection/topk": ("cuda", "ptx"),
-        "selection": (),
         "dynamic_mask": (
             "call",
             "cuda",

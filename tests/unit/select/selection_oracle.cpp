@@ -6,9 +6,9 @@
 
 namespace fdma {
 
-Cells cells_of(const ColumnIntervals& mask) {
-  Cells cells(static_cast<std::size_t>(mask.q_len),
-              std::vector<bool>(static_cast<std::size_t>(mask.kv_len), false));
+SelectedCells cells_of(const ColumnIntervals& mask) {
+  SelectedCells cells(static_cast<std::size_t>(mask.q_len),
+                      std::vector<bool>(static_cast<std::size_t>(mask.kv_len), false));
   for (std::size_t key = 0; key < static_cast<std::size_t>(mask.kv_len); ++key) {
     for (std::int64_t i = mask.offsets[key]; i < mask.offsets[key + 1]; ++i) {
       const Interval queries = mask.intervals[static_cast<std::size_t>(i)];
@@ -20,7 +20,7 @@ Cells cells_of(const ColumnIntervals& mask) {
   return cells;
 }
 
-ColumnIntervals columns_of(const Cells& cells, std::int64_t kv_len) {
+ColumnIntervals columns_of(const SelectedCells& cells, std::int64_t kv_len) {
   ColumnIntervals mask{static_cast<std::int64_t>(cells.size()), kv_len, {0}, {}};
   for (std::size_t key = 0; key < static_cast<std::size_t>(kv_len); ++key) {
     for (std::size_t q = 0; q < cells.size(); ++q) {
@@ -38,8 +38,9 @@ ColumnIntervals columns_of(const Cells& cells, std::int64_t kv_len) {
   return mask;
 }
 
-Cells selected_by_sorting(const std::vector<float>& scores, std::int64_t w, const Cells& among) {
-  Cells kept = among;
+SelectedCells selected_by_sorting(const std::vector<float>& scores, std::int64_t w,
+                                  const SelectedCells& among) {
+  SelectedCells kept = among;
   for (std::size_t q = 0; q < among.size(); ++q) {
     std::vector<std::size_t> keys;
     for (std::size_t key = 0; key < scores.size(); ++key) {

@@ -11,17 +11,18 @@
 
 namespace fdma {
 
-using Cells = std::vector<std::vector<bool>>;  // [q][k]
+using SelectedCells = std::vector<std::vector<bool>>;  // [q][k]
 
-Cells cells_of(const ColumnIntervals& mask);
-ColumnIntervals columns_of(const Cells& cells, std::int64_t kv_len);
+SelectedCells cells_of(const ColumnIntervals& mask);
+ColumnIntervals columns_of(const SelectedCells& cells, std::int64_t kv_len);
 
 /// By definition: among the visible keys of each query, the w first by (score descending, index).
-Cells selected_by_sorting(const std::vector<float>& scores, std::int64_t w, const Cells& among);
+SelectedCells selected_by_sorting(const std::vector<float>& scores, std::int64_t w,
+                                  const SelectedCells& among);
 
 template <class Visible>
-Cells cells_where(std::int64_t q_len, std::int64_t kv_len, Visible visible) {
-  Cells cells(static_cast<std::size_t>(q_len));
+SelectedCells cells_where(std::int64_t q_len, std::int64_t kv_len, Visible visible) {
+  SelectedCells cells(static_cast<std::size_t>(q_len));
   for (std::int64_t q = 0; q < q_len; ++q) {
     for (std::int64_t k = 0; k < kv_len; ++k) {
       cells[static_cast<std::size_t>(q)].push_back(visible(q, k));
@@ -32,7 +33,7 @@ Cells cells_where(std::int64_t q_len, std::int64_t kv_len, Visible visible) {
 
 struct NamedCells {
   std::string name;
-  Cells cells;
+  SelectedCells cells;
   bool is_one_interval;  ///< of the one-interval class, whatever the lengths
 };
 

@@ -201,7 +201,7 @@ TEST(IncrementalTopk, DocumentsThatEndWhenTheyEnd) {
   std::vector<std::int64_t> id;
   for (std::size_t d = 0; d < lengths.size(); ++d)
     id.insert(id.end(), static_cast<std::size_t>(lengths[d]), static_cast<std::int64_t>(d));
-  const Cells among = cells_where(kLength, kLength, [&](auto q, auto k) {
+  const SelectedCells among = cells_where(kLength, kLength, [&](auto q, auto k) {
     return k <= q && id[static_cast<std::size_t>(q)] == id[static_cast<std::size_t>(k)];
   });
   for (const auto& [name, scores] : all_scores(kLength, random)) {

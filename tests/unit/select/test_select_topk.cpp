@@ -43,7 +43,7 @@ TEST(SelectTopk, WindowsAroundTheSizeOfATile) {
   constexpr std::int64_t kLength = 300;
   std::vector<float> scores(kLength);
   for (float& score : scores) score = normal(random);
-  const Cells causal = cells_where(kLength, kLength, [](auto q, auto k) { return k <= q; });
+  const SelectedCells causal = cells_where(kLength, kLength, [](auto q, auto k) { return k <= q; });
   for (const std::int64_t w : {127, 128, 129, 299, 300}) {
     const auto selected = select_topk(scores, w, columns_of(causal, kLength));
     ASSERT_TRUE(selected);
