@@ -1,6 +1,6 @@
 // NumPy, PyTorch, JAX and CuPy all hand over their memory by DLPack; plain Python buffers come by
-// the buffer protocol. Either way the pointer, extents and strides are taken as they are: nothing
-// is converted or copied, so what cannot be used as it lies is an error.
+// the buffer protocol. Either way the pointer, extents and strides are taken as they are. Nothing
+// is converted or copied, so an array that cannot be used as it lies in memory is an error.
 #include "arrays/array_view.hpp"
 
 #include <fmt/format.h>
@@ -71,8 +71,8 @@ std::string class_name(nb::handle object) {
   return nb::cast<std::string>(nb::str(nb::handle(Py_TYPE(object.ptr())).attr("__name__")));
 }
 
-// Why an object with __dlpack__ gave nothing: its own words (an element type or a device that
-// DLPack lacks), else an empty text.
+// The reason that an object with __dlpack__ states for giving nothing (an element type or a device
+// that DLPack lacks), else an empty text.
 std::string own_reason(nb::handle object) {
   if (!nb::hasattr(object, "__dlpack__")) return {};
   try {
@@ -95,7 +95,7 @@ nb::object importable(nb::handle object) {
     if (nb::cast<int>(nb::int_(device[0])) == nb::device::cuda::value) {
       return object.attr("__dlpack__")(nb::arg("stream") = -1);
     }
-  } catch (const nb::python_error&) {  // the ordinary way says what is wrong
+  } catch (const nb::python_error&) {  // the import that follows reports what is wrong
   } catch (const nb::cast_error&) {
   }
   return nb::borrow(object);
@@ -124,7 +124,7 @@ Array import_array(std::string_view name, nb::handle object, const char* expecte
   return array;
 }
 
-// dtype, device, rank, extents and strides; the pointer is the caller's.
+// A view with dtype, device, rank, extents and strides of `array`; the caller sets the pointer.
 template <class Array>
 TensorView describe(std::string_view name, const Array& array) {
   TensorView view;
@@ -155,7 +155,8 @@ TensorView describe(std::string_view name, const Array& array) {
   for (std::size_t i = 0; i < array.ndim(); ++i) {
     view.extents[i] = static_cast<std::int64_t>(array.shape(i));
     view.strides[i] = array.stride(i);
-    // Frameworks write anything as the stride of a dimension that is never stepped along.
+    // The stride of a dimension with at most one element has no meaning, and frameworks write any
+    // number there.
     if (view.extents[i] <= 1 && i + 1 == array.ndim()) view.strides[i] = 1;
   }
   return view;
@@ -167,8 +168,9 @@ Place place_of(const Array& array) {
   return {Device::cuda, array.device_id()};
 }
 
-// True iff no two elements share an address, judged without looking for exotic interleavings: from
-// the smallest stride up, each dimension steps over all that the ones before it reach.
+// True iff, from the smallest stride up, each dimension steps over all that the dimensions before
+// it reach. Then no two elements share an address. False also for the rare layouts that interleave
+// elements without overlap.
 bool elements_are_apart(const TensorView& view) {
   std::vector<std::pair<std::int64_t, std::int64_t>> steps;
   for (int i = 0; i < view.rank; ++i) {
@@ -185,7 +187,8 @@ bool elements_are_apart(const TensorView& view) {
   return true;
 }
 
-// Addresses from the first byte of `view` to past its last one; empty without elements.
+// The addresses [first byte, end) of the memory that `view` spans; an empty range if it has no
+// elements.
 std::pair<std::uintptr_t, std::uintptr_t> address_range(const TensorView& view) {
   std::int64_t lowest = 0, highest = 0;
   for (int i = 0; i < view.rank; ++i) {
@@ -212,7 +215,7 @@ nb::object reinterpret(const AnyOutput& array, DType dtype) {
   auto kept = std::make_unique<AnyOutput>(array);
   const nb::capsule owner(kept.get(),
                           [](void* data) noexcept { delete static_cast<AnyOutput*>(data); });
-  static_cast<void>(kept.release());  // the capsule's now
+  static_cast<void>(kept.release());  // the capsule owns it now
   return nb::cast(nb::ndarray<Framework>(array.data(), array.ndim(), extents.data(), owner,
                                          strides.data(), dlpack_dtype(dtype)));
 }

@@ -1,4 +1,5 @@
-// Python only notes a signal when it comes; its handler runs when the main thread asks for it.
+// When a signal comes, Python only notes it. The handler runs once the main thread calls
+// PyErr_CheckSignals.
 #include "arrays/interruption.hpp"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Interruption of long work by Ctrl-C or by a time limit: how a call without the GIL learns that it
-// has to stop.
+// Interruption of long work by Ctrl-C or by a time limit. A call that has released the GIL learns
+// from it that it has to stop.
 #pragma once
 
 #include <atomic>
@@ -14,21 +14,22 @@ namespace fdma::python {
 /// Example     const Interruption interruption;
 ///             work({.is_cancelled = [&] { return interruption.is_requested(); }});   // no GIL
 ///             interruption.rethrow();                                                // GIL
-/// Threads     is_requested may be asked by any; the one that made this looks for signals, at most
-///             every 20 ms, and runs their handlers
+/// Threads     any thread may call is_requested; in the thread that made this object, the call also
+///             looks for signals, at most every 20 ms, and runs their handlers
 class Interruption {
  public:
   Interruption() = default;
-  /// With a limit of so many seconds.
+  /// With a time limit of `seconds` seconds.
   explicit Interruption(double seconds)
       : seconds_(seconds),
         end_(std::chrono::steady_clock::now() +
              std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                  std::chrono::duration<double>(seconds))) {}
 
-  /// Without the GIL.
+  /// Call it without the GIL.
   bool is_requested() const;
-  /// With the GIL: throws the handler's exception, KeyboardInterrupt for instance, or TimeoutError.
+  /// Throws the handler's exception, KeyboardInterrupt for instance, or TimeoutError. Does nothing
+  /// if neither is due. Call it with the GIL.
   void rethrow() const;
 
  private:

@@ -9,7 +9,7 @@ namespace nb = nanobind;
 namespace fdma::python {
 namespace {
 
-// Borrowed from the module, which is never unloaded.
+// A borrowed reference; the module owns the class and is never unloaded.
 PyObject* mask_syntax_error = nullptr;
 
 PyObject* exception_type(ErrorCode code) {

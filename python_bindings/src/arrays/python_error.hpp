@@ -1,4 +1,4 @@
-// How an Error of FDMA becomes a Python exception: the only place that decides which one.
+// Turns an Error of FDMA into a Python exception. No other place decides which exception it is.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,7 +13,7 @@
 
 namespace fdma::python {
 
-/// An Error on its way to Python.
+/// An Error as a C++ exception, which nanobind translates into a Python exception.
 ///
 /// Mapping     syntax: _fdma.MaskSyntaxError (a ValueError); invalid_argument, shape_mismatch:
 ///             ValueError; unsupported: NotImplementedError; corrupt_file, io: OSError;
@@ -28,7 +28,7 @@ class PythonError : public std::exception {
   Error error_;
 };
 
-/// The value, or its error thrown.
+/// Returns the value, or throws the error.
 template <class T>
 T value_or_throw(Result<T> result) {
   if (!result) throw PythonError(std::move(result).error());
@@ -42,7 +42,7 @@ inline void value_or_throw(Result<void> result) {
   throw PythonError({code, std::move(message)});
 }
 
-/// A count of heads, batch elements or columns; refuses one that 32 bits do not hold.
+/// `value`, a count of heads, batch elements or columns, as 32 bits. Throws if it does not fit.
 std::int32_t checked_count(std::string_view name, std::int64_t value);
 
 /// Adds MaskSyntaxError to the module and has nanobind translate PythonError.

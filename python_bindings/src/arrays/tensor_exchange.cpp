@@ -1,6 +1,6 @@
-// DLPack 1.3: a type may carry a capsule with a table of C functions. Asking it costs tens of
-// nanoseconds; __dlpack__ and __dlpack_device__ are methods in Python and take microseconds for
-// each tensor, which is what a call of attention on small tensors would then consist of.
+// In DLPack 1.3 a type may carry a capsule with a table of C functions. A call of such a function
+// takes tens of nanoseconds. __dlpack__ and __dlpack_device__ are Python methods and take
+// microseconds for each tensor, which would dominate a call of attention on small tensors.
 #include "arrays/tensor_exchange.hpp"
 
 namespace nb = nanobind;
@@ -12,7 +12,8 @@ constexpr const char* kAttribute = "__dlpack_c_exchange_api__";
 constexpr const char* kCapsule = "dlpack_exchange_api";
 constexpr std::uint32_t kMajorVersion = 1;
 
-/// The table, in the layout that DLPack gives it; what is not called here is an untyped pointer.
+/// The table, in the layout that DLPack gives it. Functions that are not called here are untyped
+/// pointers.
 struct ExchangeTable {
   std::uint32_t major, minor;
   ExchangeTable* previous;
@@ -23,10 +24,10 @@ struct ExchangeTable {
   int (*current_stream)(int device_type, std::int32_t device, void** stream);
 };
 
-// Of an exact type. A class that derives from a framework's may hold no memory of its own (PyTorch
-// has such), so what it inherits does not count.
+// The table that `type` itself carries. A class that derives from a framework's tensor may hold no
+// memory of its own (PyTorch has such classes), so an inherited table does not count.
 const ExchangeTable* table_of(PyTypeObject* type) {
-  static PyTypeObject* known_type = nullptr;  // kept alive, so that its address stays its own
+  static PyTypeObject* known_type = nullptr;  // kept alive, so that no other type gets its address
   static const ExchangeTable* known_table = nullptr;
   if (type == known_type) return known_table;
   const nb::handle holder(reinterpret_cast<PyObject*>(type));
@@ -55,7 +56,7 @@ std::optional<ExchangedTensor> exchanged(nb::handle object) {
   if (table == nullptr) return std::nullopt;
   ExchangedTensor tensor;
   if (table->describe(object.ptr(), &tensor) != 0 || tensor.strides == nullptr) {
-    PyErr_Clear();  // the ordinary way says what is wrong
+    PyErr_Clear();  // the import by __dlpack__ then reports what is wrong
     return std::nullopt;
   }
   return tensor;

@@ -1,4 +1,4 @@
-// Tensors described by one C call, where their framework offers DLPack's exchange interface.
+// Describes a tensor by one C call if its framework offers DLPack's exchange interface.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -22,7 +22,7 @@ struct ExchangedTensor {
   std::int64_t* strides = nullptr;
   std::uint64_t byte_offset = 0;
 
-  // The words of nanobind's arrays.
+  // These functions have the names that nanobind's arrays use.
   int device_type() const { return device_kind; }
   int device_id() const { return device_index; }
   std::size_t ndim() const { return static_cast<std::size_t>(num_dimensions); }
@@ -32,13 +32,14 @@ struct ExchangedTensor {
   void* data() const { return static_cast<char*>(data_begin) + byte_offset; }
 };
 
-/// `object` described in place, without a copy, a reference or a synchronisation; nothing for an
-/// object whose own type (not one that it derives from) offers no such interface, or that does not
-/// describe itself. The GIL is held; valid while the caller holds the object.
+/// The description of `object` in place, without a copy, a reference or a synchronisation. It is
+/// empty if the object's own type (not one that it derives from) offers no such interface, or if
+/// the object does not describe itself. The caller holds the GIL. The result is valid while the
+/// caller holds the object.
 std::optional<ExchangedTensor> exchanged(nanobind::handle object);
 
-/// The current stream of the framework that `object` is of, on a CUDA device; nothing where
-/// `exchanged` gives nothing.
+/// The current stream on a CUDA device of the framework that `object` belongs to. It is empty if
+/// the object's type offers no such interface.
 std::optional<void*> exchanged_stream(nanobind::handle object, int device);
 
 }  // namespace fdma::python

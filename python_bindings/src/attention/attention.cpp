@@ -36,7 +36,7 @@ namespace {
 
 using MaskOrPlan = std::variant<const BlockMask*, const AttentionPlan*, const PlanOnDevice*>;
 
-// Of options that have two values, the backend's choice or none.
+// The value of an option that is either the backend's choice ("automatic") or off ("never").
 template <class Mode>
 Mode parse_automatic(std::string_view name, const std::string& text) {
   if (text == "automatic") return Mode::automatic;
@@ -86,7 +86,7 @@ void check_rank(std::string_view name, const TensorView& view, int rank, const c
          fmt::format("{}: expected {} dimensions {}, got {}", name, rank, layout, view.rank));
 }
 
-// What the plan says, or for a mask what the tensors say.
+// The shape of a call by its mask and tensors.
 AttentionShape shape_of(const BlockMask& mask, const AttentionTensors& tensors, DType out_dtype) {
   AttentionShape shape;
   shape.batch = tensors.q.extents[0];
@@ -103,7 +103,7 @@ AttentionShape shape_of(const BlockMask& mask, const AttentionTensors& tensors, 
   return shape;
 }
 
-/// The arrays of a call: those that were given, and then those that were made.
+/// The arrays of a call: those that the caller gave, and later the outputs that were made.
 struct CallArrays {
   InputArray q, k, v, key_bias;
   InputArray q_lens, kv_lens, cu_seqlens;
@@ -121,7 +121,7 @@ void check_place(std::string_view name, const Place& place, const Place& expecte
                      to_string(expected), to_string(place)));
 }
 
-// An output that was given: where q is, and away from everything that is read.
+// An output that the caller gave. It must be on the device of q and overlap no input.
 OutputArray given_output(const char* name, nb::handle object, int rank, const char* layout,
                          const CallArrays& arrays, bool has_bias) {
   OutputArray output = output_array(name, object);
@@ -171,7 +171,7 @@ CallArrays given_arrays(nb::handle q, nb::handle k, nb::handle v,
   return arrays;
 }
 
-/// What a call of a closed-form plan brings; None: the plan's own.
+/// The lengths that a call of a closed-form plan brings. An empty one means that of the plan.
 struct CallLengths {
   std::optional<nb::object> q_lens, kv_lens, cu_seqlens;
 };
@@ -195,7 +195,8 @@ void take_lengths(CallArrays& arrays, const CallLengths& lengths) {
   take("cu_seqlens", lengths.cu_seqlens, arrays.cu_seqlens, arrays.tensors.cu_seqlens);
 }
 
-// Takes memory for the outputs that were not given; a device is the current one.
+// Allocates the outputs that the caller did not give. If they are on a device, it must be the
+// current one.
 void make_outputs(CallArrays& arrays, const AttentionShape& shape, DType out_dtype,
                   bool return_lse) {
   const std::int64_t q_extent = arrays.tensors.q.extents[1];
@@ -251,7 +252,7 @@ nb::object run_on_host(CallArrays& arrays, const MaskOrPlan& mask, const Attenti
   return results_of(arrays, return_lse);
 }
 
-// A plan that is uploaded for one call goes with it; its destructor waits for the kernel.
+// A plan that is uploaded for one call is freed after it; its destructor waits for the kernel.
 nb::object run_on_device(CallArrays& arrays, const MaskOrPlan& mask,
                          const AttentionOptions& options, Stream stream, DType out_dtype,
                          bool return_lse) {

@@ -72,7 +72,7 @@ int attention_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v
   return 0;
 }
 
-// Rows past lengths, in gradients too, are zero.
+// Sets the rows past the lengths of elements to zero, which the kernel does not write.
 void fill_gradients(const AttentionShape& shape, const BackwardTensors& tensors, bool is_on_host,
                     Stream stream) {
   const auto has_shorter = [](const std::vector<std::int64_t>& lengths, std::int64_t extent) {
@@ -141,7 +141,7 @@ int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb:
   options.num_threads = num_threads;
   if (held == nullptr) {
     const AttentionPlan& on_host = *std::get<const AttentionPlan*>(plan);
-    if (on_host.num_work_tiles() == 1) options.num_threads = 1;  // wakes nobody
+    if (on_host.num_work_tiles() == 1) options.num_threads = 1;  // wakes no thread
     const nb::gil_scoped_release released;
     fill_gradients(on_host.shape, tensors, true, nullptr);
     value_or_throw(attention_backward(on_host, tensors, options));

@@ -10,7 +10,7 @@ namespace nb = nanobind;
 namespace fdma::python {
 namespace {
 
-constexpr std::int64_t kDeviceStride = 8;  // elements, of all axes but the last
+constexpr std::int64_t kDeviceStride = 8;  // elements; strides of all axes but the last
 constexpr std::uintptr_t kDeviceAlignment = 16;
 
 }  // namespace
@@ -48,7 +48,7 @@ void launch_forward(const AnyPlan& plan, AttentionTensors tensors, bool heads_fi
   const auto* const on_device = std::get_if<const PlanOnDevice*>(&plan);
   if (on_device == nullptr) {
     const AttentionPlan& on_host = *std::get<const AttentionPlan*>(plan);
-    if (on_host.num_work_tiles() == 1) options.num_threads = 1;  // wakes nobody
+    if (on_host.num_work_tiles() == 1) options.num_threads = 1;  // wakes no thread
     const nb::gil_scoped_release released;
     if (has_rows_past_lengths(on_host.shape, tensors)) fill_unwritten(&tensors.out, new_lse);
     value_or_throw(attention_forward(on_host, tensors, options));

@@ -1,4 +1,4 @@
-// What calls of attention by plans share, whoever brings the tensors.
+// The launch of attention by a plan, shared by the functions that take tensors from Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,15 +14,16 @@
 
 namespace fdma::python {
 
-/// A plan of the CPU, or one on a GPU.
+/// A plan for the CPU, or a plan on a GPU.
 using AnyPlan = std::variant<const AttentionPlan*, const PlanOnDevice*>;
 
 Place place_of(const AnyPlan& plan);
 
-/// Whether a kernel reads the tensor as it lies.
+/// Whether a kernel can read the tensor in its present memory layout.
 bool is_readable(const TensorView& view);
 
-/// Which of the tensors no kernel reads as they lie: a bit for each, in the order given.
+/// A bit for each tensor, in the order given, that is set if the tensor has memory and no kernel
+/// can read it in its present layout.
 template <std::size_t n>
 int unreadable_of(const std::array<const TensorView*, n>& views) {
   int bits = 0;
@@ -32,7 +33,7 @@ int unreadable_of(const std::array<const TensorView*, n>& views) {
   return bits;
 }
 
-/// [batch, heads, len, head_dim] as [batch, len, heads, head_dim].
+/// The view [batch, len, heads, head_dim] of a tensor [batch, heads, len, head_dim].
 template <class View>
 void put_lengths_first(View& view) {
   std::swap(view.extents[1], view.extents[2]);

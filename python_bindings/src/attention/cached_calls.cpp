@@ -1,12 +1,12 @@
-// CachedCalls: calls of attention that were made before, found again by what their tensor
-// descriptors say.
+// CachedCalls keeps the calls of attention that were made before and finds them again by their
+// tensor descriptors.
 //
 // For small tensors the time of a call is the time of the host. PyTorch's tensors describe
 // themselves to C in tens of nanoseconds (tensor_exchange), so one function here does everything
 // from the call to the launch. It describes q, k, v, looks the plan up by the number of the mask
-// and the extents, has PyTorch make the outputs, and launches. It returns None for all other cases:
+// and the extents, has PyTorch make the outputs, and launches. It returns None in all other cases:
 // a call not seen before, strides that no kernel reads, tensors of a framework without the
-// interface. The Python package then handles the call itself: it reports an error, copies, or makes
+// interface. The Python package then handles the call itself. It reports an error, copies, or makes
 // a plan and adds the call here.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/variant.h>
@@ -39,10 +39,11 @@ std::optional<DType> dtype_of(nb::dlpack::dtype given) {
 
 struct TensorDescriptor {
   TensorView view;
-  int device = 0;  ///< of CUDA
+  int device = 0;  ///< index of the CUDA device
 };
 
-/// A tensor of `rank` on the host or a CUDA device, of a type that attention takes.
+/// The descriptor of a tensor. It is empty unless the tensor has `rank` dimensions, is on the host
+/// or a CUDA device, and has an element type that attention takes.
 std::optional<TensorDescriptor> described(nb::handle object, int rank) {
   const std::optional<ExchangedTensor> tensor = exchanged(object);
   if (!tensor || tensor->num_dimensions != rank) return std::nullopt;
@@ -69,7 +70,7 @@ std::optional<TensorDescriptor> described(nb::handle object, int rank) {
 
 struct CallKey {
   std::int64_t mask = 0;
-  std::array<std::int64_t, 12> extents{};  ///< of q, k, v
+  std::array<std::int64_t, 12> extents{};  ///< the extents of q, then k, then v
   std::int32_t device = 0;                 ///< -1: the host
   std::uint8_t dtype = 0;
   bool has_bias = false, heads_first = false, is_backward = false, is_deterministic = false;
@@ -91,13 +92,14 @@ struct CallKeyHash {
   }
 };
 
-/// The descriptors of a call: its key, and its tensors as they lie in memory.
+/// The key of a call, and views of its tensors as they are in memory.
 struct CallDescriptor {
   CallKey key;
   AttentionTensors tensors;
 };
 
-/// Nothing where the tensors do not go together, or one of them has no elements.
+/// Empty if a tensor has no descriptor, if q, k and v differ in element type, if a tensor is on
+/// another device than q, or if q, k or v has no elements.
 std::optional<CallDescriptor> call_descriptor(std::int64_t mask, nb::handle q, nb::handle k,
                                               nb::handle v, nb::handle bias, bool heads_first) {
   const std::optional<TensorDescriptor> all[] = {described(q, 4), described(k, 4), described(v, 4)};
@@ -140,7 +142,7 @@ bool lies_in_order(const TensorView& view, const std::array<std::size_t, 4>& axe
   return true;
 }
 
-// Whether a tensor like q is the result, as it lies.
+// Whether a new tensor with the shape and layout of q can hold the output.
 bool is_like_result(const AttentionTensors& tensors) {
   return tensors.q.extents[3] == tensors.kv.v.extents[3] &&
          (lies_in_order(tensors.q, {0, 1, 2, 3}) || lies_in_order(tensors.q, {0, 2, 1, 3}));
@@ -189,7 +191,7 @@ class CachedCalls {
     if (!call) return nb::none();
     const auto found = calls_.find(call->key);
     if (found == calls_.end()) return nb::none();
-    const CachedCall known = found->second;  // another thread may let it go meanwhile
+    const CachedCall known = found->second;  // a copy, since another thread may erase it
     AttentionTensors& tensors = call->tensors;
     if (unreadable_of<4>({&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.key_bias}) != 0) {
       return nb::none();
@@ -219,7 +221,7 @@ class CachedCalls {
   struct CachedCall {
     AnyPlan plan;
     nb::object entry;
-    nb::object owner;  ///< of `plan`
+    nb::object owner;  ///< keeps `plan` alive
     nb::object lse_like;
   };
 
@@ -230,7 +232,7 @@ class CachedCalls {
     return key;
   }
 
-  // time.monotonic_ns() of Python.
+  // Sets last_use to the value that Python's time.monotonic_ns() would give.
   static void touch(const CachedCall& known) {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     nb::setattr(known.entry, "last_use",

@@ -1,4 +1,4 @@
-// CusparseAttention and cusparse_version: the sparse library's way, for benchmarks and tests.
+// CusparseAttention and cusparse_version: attention by calls of cuSPARSE, for benchmarks and tests.
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>

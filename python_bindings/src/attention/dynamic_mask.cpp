@@ -1,5 +1,5 @@
-// DynamicMaskAttention: scores, selection and attention in one call, prepared for a shape. Long for
-// its signatures and descriptions, of the forward and the backward call.
+// DynamicMaskAttention: scores, selection and attention in one call, prepared for a shape. The file
+// is long because it has the signatures and docstrings of both the forward and the backward call.
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -72,7 +72,7 @@ std::vector<std::int64_t> lengths_of(const Lengths& lengths) {
   return std::get<std::vector<std::int64_t>>(lengths);
 }
 
-// M of each (batch element, KV head), from a mask of 1 or heads_kv heads.
+// Sets the mask M of each (batch element, KV head) from a mask with 1 or heads_kv heads.
 void set_among(const BlockMask& among, DynamicMaskSpec& spec) {
   const AttentionShape& shape = spec.shape;
   const MaskShape& mask = among.shape;
@@ -172,7 +172,7 @@ HeldAttention make_attention(std::int64_t keep_window_size, const BlockMask* amo
   return {std::move(made), std::move(status)};
 }
 
-/// The arrays of a call, each where the object is.
+/// The arrays of a call. Each must be on the device of the attention object.
 class CallArrays {
  public:
   explicit CallArrays(const Place& place) : place_(place) {}
@@ -186,12 +186,12 @@ class CallArrays {
   TensorView input_or_none(const char* name, nb::handle object) {
     return object.is_none() ? TensorView{} : input(name, object);
   }
-  // What the caller has memory for.
+  // An output that is written only if the caller gives memory for it.
   MutableTensorView given(const char* name, nb::handle object) {
     if (object.is_none()) return {};
     return output(name, nb::borrow(object), DType::float32, 0, {}).view;
   }
-  // What was given as `object`, or a new one.
+  // The array that the caller gave as `object`, or a new one.
   OutputArray output(const char* name, const std::optional<nb::object>& object, DType dtype,
                      int rank, const std::array<std::int64_t, kMaxRank>& extents) {
     if (!object) return new_array(name, dtype, rank, extents, place_);
@@ -212,7 +212,7 @@ class CallArrays {
 
   Place place_;
   std::vector<InputArray> inputs_;
-  std::vector<std::pair<std::string, TensorView>> read_;  // what an output may not overlap
+  std::vector<std::pair<std::string, TensorView>> read_;  // no output may overlap these
 };
 
 void check_4d(const char* name, const TensorView& view) {
@@ -222,7 +222,7 @@ void check_4d(const char* name, const TensorView& view) {
                      view.rank));
 }
 
-// Rows past an element's length, of outputs that are new.
+// Fills the rows past an element's length in outputs that are new.
 void fill_unwritten_rows(const HeldAttention& held, DynamicMaskTensors& tensors, bool is_new_out,
                          bool is_new_lse, Stream stream) {
   AttentionTensors rows{};
@@ -310,7 +310,7 @@ nb::tuple run(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle 
       object_or_none(return_kept, made_kept.object));
 }
 
-// Rows past lengths, which nobody writes, are zeros.
+// Sets the rows of gradients past the lengths of elements to zero; no kernel writes them.
 void zero_unwritten_rows(const HeldAttention& held, DynamicMaskBackwardTensors& tensors,
                          Stream stream) {
   AttentionTensors rows{};

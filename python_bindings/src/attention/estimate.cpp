@@ -1,7 +1,7 @@
 // DeviceProfile and estimate.
 //
-// The report crosses as one dict, in the words of `fdma-maskc estimate --json`, so that both say
-// the same; the package above gives it its class.
+// The report goes to Python as one dict with the keys of `fdma-maskc estimate --json`. The Python
+// package turns it into an object of its class.
 #include "fdma/kernels/estimate.hpp"
 
 #include <fmt/format.h>
@@ -42,7 +42,7 @@ std::int32_t checked(std::string_view name, std::int64_t value, std::int64_t low
   return static_cast<std::int32_t>(value);
 }
 
-// An extent that the mask fixes unless it has 1 of it.
+// The number of batch elements or heads. The mask fixes it unless the mask has only 1.
 std::int32_t extent(std::string_view name, std::int64_t of_mask, std::int64_t value) {
   if (of_mask != 1 && value != of_mask) {
     refuse(fmt::format("{}: the mask has {} of its own, got {}", name, of_mask, value));

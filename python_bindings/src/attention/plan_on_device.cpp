@@ -26,14 +26,14 @@ Stream stream_from(nb::handle address) {
   return reinterpret_cast<Stream>(nb::cast<std::uintptr_t>(nb::int_(address)));
 }
 
-// "torch" of torch.Tensor.
+// The package that defines the object's type: "torch" for torch.Tensor.
 std::string package_of(nb::handle object) {
   const nb::handle type(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())));
   const auto module = nb::cast<std::string>(nb::str(nb::getattr(type, "__module__", nb::str(""))));
   return module.substr(0, module.find('.'));
 }
 
-// Frameworks are asked at run time; this module knows none of them when it is built.
+// The framework is asked at run time, since this module is built without any of them.
 Stream current_stream_of(nb::handle array, int device) {
   if (const std::optional<void*> stream = exchanged_stream(array, device)) {
     return reinterpret_cast<Stream>(*stream);

@@ -1,4 +1,4 @@
-// An uploaded plan as Python holds it: with the workspaces of its calls.
+// An uploaded plan as Python holds it, together with the workspaces of its calls.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -24,14 +24,15 @@ class PlanOnDevice {
 
   const DevicePlan& plan() const { return plan_; }
   Place place() const { return {Device::cuda, plan_.device()}; }
-  /// Workspace for a launch on `stream`; the plan's device is current. Any thread, without the GIL.
-  /// It is a kept one (kept_workspace.hpp) where the plan is for forward calls.
+  /// The workspace for a launch on `stream`. The plan's device must be current. Any thread may call
+  /// this, without the GIL. If the plan is for forward calls, the workspace is a kept one
+  /// (kept_workspace.hpp).
   void* workspace(Stream stream) const;
-  /// Records for is_captured a launch on `stream` whose workspace the caller provides.
+  /// Records a launch on `stream` whose workspace the caller provides; is_captured uses the record.
   void note_launch(Stream stream) const;
   /// Whether a call was captured into a CUDA graph, which then reads the plan at every replay.
   bool is_captured() const;
-  /// Bytes of all workspaces so far.
+  /// The bytes of all workspaces made so far.
   std::int64_t workspace_bytes() const;
 
  private:
@@ -41,8 +42,8 @@ class PlanOnDevice {
   mutable std::map<StreamNumber, DeviceMemory> workspaces_;
 };
 
-/// The device of `place`, current while the result lives. Errors: those of check_backend, which
-/// name the backends there are.
+/// Makes the device of `place` current while the result lives. Errors: those of check_backend,
+/// which name the available backends.
 CurrentDevice make_current(const Place& place);
 
 /// The stream that a caller named for a call on `device`. It is an integer (cudaStream_t), an

@@ -20,7 +20,7 @@ using Entries = std::map<std::pair<int, std::uint64_t>, std::shared_ptr<Entry>>;
 
 struct Pool {
   std::mutex mutex;
-  Entries entries;  ///< by device and number of the stream
+  Entries entries;  ///< the key is the device and the number of the stream
 };
 
 // The pool is never destroyed: at the end of the process the driver may be unloaded before it.

@@ -16,7 +16,7 @@ struct StreamWorkspace {
     std::mutex mutex;
     DeviceMemory memory;
   };
-  std::shared_ptr<Entry> entry;  ///< before the lock, which ends first
+  std::shared_ptr<Entry> entry;  ///< declared before `lock`, so that it is destroyed after it
   std::unique_lock<std::mutex> lock;
   void* data = nullptr;
 };
