@@ -1,5 +1,5 @@
-// The parts of module _fdma. Defaults, convenience and documentation for users belong to the Python
-// package above it; here each function checks its arguments, releases the GIL and calls FDMA.
+// The parts of module _fdma. Each function checks its arguments, releases the GIL and calls FDMA.
+// Defaults, convenience and documentation for users belong to the Python package above the module.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -42,7 +42,7 @@ void bind_estimate(nanobind::module_& module);
 /// draw, picture, longest_row.
 void bind_drawing(nanobind::module_& module);
 
-/// <layout>_from_block_mask and block_mask_from_<layout> of every interop layout.
+/// <layout>_from_block_mask and block_mask_from_<layout> for every interop layout.
 void bind_interop(nanobind::module_& module);
 
 }  // namespace fdma::python

@@ -1,5 +1,5 @@
-// Arrays of other systems from and to masks: one pair of functions a layout, of the names that they
-// have in C++. FlexAttention's are in interop/flex.cpp.
+// Conversions between masks and the arrays of other systems. Each layout has a pair of functions,
+// which have the same names in C++. Those of FlexAttention are in interop/flex.cpp.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -133,7 +133,7 @@ nb::typed<nb::dict, nb::str, nb::any> to_cu_seqlens(const BlockMask& mask) {
   return result;
 }
 
-// Any array of DLPack's, so that bfloat16 comes as it is.
+// The parameter is any DLPack array, not a NumPy array, so that bfloat16 needs no conversion.
 BlockMask from_hf_mask(nb::handle attention_mask, Block block, std::int64_t heads) {
   const InputArray array = input_array("attention_mask", attention_mask);
   check_on_host("attention_mask", array.place);

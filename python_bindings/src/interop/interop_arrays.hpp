@@ -1,5 +1,5 @@
-// Arrays of interop layouts on their way in and out: those of NumPy, contiguous and of exactly the
-// type that a signature says; the Python package makes them so and says what is wrong with others.
+// The arrays of interop layouts. They are NumPy arrays, contiguous and of exactly the type in the
+// signature. The Python package converts arrays to this form and reports those that it cannot.
 #pragma once
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ auto vector_of(const Array& array) {
                                                                   array.data() + array.size());
 }
 
-/// shape_mismatch unless the first extents of `array` are `expected`.
+/// Throws shape_mismatch unless the first extents of `array` are `expected`.
 template <class Array>
 void check_extents(std::string_view name, const Array& array,
                    std::initializer_list<std::int64_t> expected) {
@@ -48,7 +48,8 @@ void check_extents(std::string_view name, const Array& array,
 template <class T>
 using NumpyArray = nanobind::ndarray<nanobind::numpy, T>;
 
-/// A NumPy array that owns `values`, with elements of type As, of the same size (booleans: uint8).
+/// A NumPy array that owns `values`. Its elements have the type As, which has the same size as T:
+/// booleans, for instance, are held as uint8.
 template <class T, class As = T>
 NumpyArray<As> numpy_of(std::vector<T> values, std::initializer_list<std::int64_t> shape) {
   static_assert(sizeof(T) == sizeof(As));
@@ -58,7 +59,7 @@ NumpyArray<As> numpy_of(std::vector<T> values, std::initializer_list<std::int64_
   void* const data = kept->data();
   const nanobind::capsule owner(
       kept.get(), [](void* memory) noexcept { delete static_cast<std::vector<T>*>(memory); });
-  static_cast<void>(kept.release());  // the capsule's now
+  static_cast<void>(kept.release());  // the capsule owns it now
   return NumpyArray<As>(data, extents.size(), extents.data(), owner);
 }
 

@@ -1,6 +1,6 @@
 // Class BlockMask: properties, conversions, set algebra, hashes. Users see the class of
-// python_bindings/fdma/masks/block_mask.py. A mask never changes, so every method may run beside
-// others and releases the GIL.
+// python_bindings/fdma/masks/block_mask.py. A mask never changes, so methods may run at the same
+// time in several threads, and each releases the GIL.
 #include <fmt/format.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -64,7 +64,7 @@ nb::list counts_of_groups(const BlockMask& mask) {
   return result;
 }
 
-// Query-key pairs that exist.
+// The number of cells (query-key pairs) over all batch elements and heads, true or false.
 std::int64_t num_cells(const BlockMask& mask) {
   std::int64_t cells = 0;
   for (std::int64_t b = 0; b < mask.shape.num_batches; ++b) {
@@ -87,7 +87,7 @@ SetOperation parse_operation(std::string_view name) {
                      fmt::format("operation: '{}', expected 'and', 'or', 'minus' or 'xor'", name)});
 }
 
-// Set algebra without the GIL; Ctrl-C ends it between two groups.
+// Runs set algebra without the GIL. Ctrl-C ends it between two groups.
 template <class Work>
 BlockMask interruptible(Work&& work) {
   const Interruption interruption;

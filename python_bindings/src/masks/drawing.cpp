@@ -1,4 +1,4 @@
-// A mask as text, as shades of pixels, and by the longest of its rows.
+// Drawings of a mask as text and as shades of pixels, and the length of its longest row.
 #include <fmt/format.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
@@ -49,7 +49,8 @@ std::string draw_text(const BlockMask& mask, std::int64_t batch, std::int64_t he
   return draw(mask, group, {static_cast<int>(max_width), static_cast<int>(max_height), unicode});
 }
 
-// 0: empty, 255: full; between, partial: 1 without live cells to 254 with all of them.
+// The shade of each pixel. 0 is empty and 255 is full. A partial pixel has 1 to 254, in proportion
+// to its share of live cells.
 std::vector<std::uint8_t> shades_of(const MaskImage& image) {
   constexpr float kSteps = 253;
   std::vector<std::uint8_t> shades(image.kinds.size());

@@ -1,4 +1,4 @@
-// ExprNode, Expr: what the Python classes MaskExpr, IntExpr and TableExpr stand on.
+// ExprNode and Expr, on which the Python classes MaskExpr, IntExpr and TableExpr are built.
 #include <nanobind/operators.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>

@@ -1,15 +1,16 @@
-// Naming what Python left unnamed.
+// Names the loop variables and tables that have no name in Python.
 //
 // A loop variable is the argument of a lambda, and a table may be an array without a name. Both
 // have symbols that are unique in the process, so that any two expressions can be combined. They
 // get names when an expression is finished, in one walk that visits operands first:
 //
-//   tables   in the order of their first use: the wish, wish1, wish2, .. (for the wish "t": t0, t1,
-//            ..), whatever no table of the user's is called
-//   loops    inner loops first: the wish, else the first letter that no loop inside is called. So a
-//            name depends on what a loop holds, not on what holds it, and shared nodes agree
+//   tables   in the order of their first use. A table gets the first name of wish, wish1, wish2, ..
+//            (for the wish "t": t0, t1, ..) that no other table has
+//   loops    inner loops first. A loop gets its wish, else the first letter that no loop inside it
+//            has. A name thus depends on the body of the loop and not on the expression around it,
+//            so that a shared node has one name
 //
-// A walk keeps its path on the heap: expressions are as deep as users make them.
+// A walk keeps its path on the heap, since users may nest expressions to any depth.
 #include "masks/expr_nodes.hpp"
 
 #include <fmt/format.h>
@@ -151,7 +152,7 @@ class Naming {
     }
   }
 
-  // `inside` of a node: the names of the loops in it. Equal sets share a number.
+  // Names the loop variables. `inside` has, for each node, the names of the loops in it.
   void name_loops(const std::vector<BuilderNodePtr>& nodes) {
     std::unordered_map<const BuilderNode*, std::set<std::string>> inside;
     for (const BuilderNodePtr& node : nodes) {
@@ -167,7 +168,7 @@ class Naming {
       }
       if (!names.empty()) inside.emplace(node.get(), std::move(names));
     }
-    // What no loop binds: printed as wished, an error where the expression is finished.
+    // Variables that no loop binds get a name for printing. finish() rejects such an expression.
     for (const BuilderNodePtr& node : nodes)
       if (node->data.op == ExprOp::variable && is_automatic(node->data))
         names_.emplace(node->data.symbol, new_loop_name(node->data.symbol, {}));
@@ -194,7 +195,8 @@ bool is_comparison(const BuilderNode& node) {
   return node.data.op >= ExprOp::less && node.data.op <= ExprOp::greater;
 }
 
-// Of a & b with a = (.. < x) and b = (x < ..), a chain, the node x, which is written once.
+// If `node` is a chain, a & b with a = (.. < x) and b = (x < ..), the node x, which the text has
+// only once; else null.
 const BuilderNode* shared_in_chain(const BuilderNode& node) {
   if (node.data.op != ExprOp::logical_and) return nullptr;
   const BuilderNode* left = node.operands[0].get();
@@ -205,13 +207,14 @@ const BuilderNode* shared_in_chain(const BuilderNode& node) {
   return shared == right.operands[0].get() ? shared : nullptr;
 }
 
-// True where the text would have more operations than a text may: what mentions the variable of a
-// loop cannot be a let, so that sharing inside loops may double it at every step.
+// True if the text would have more operations than a text may have. A node that mentions the
+// variable of a loop cannot be a let, so the text has it at every use, and sharing inside loops may
+// double the text at every step.
 bool is_too_long(const std::vector<BuilderNodePtr>& nodes, const Naming& naming) {
-  constexpr std::size_t kMaxBits = 64;  // names; loops side by side share theirs
+  constexpr std::size_t kMaxBits = 64;  // one bit a name; loops side by side share names
   struct Written {
     std::int64_t operations = 1;
-    std::uint64_t loops = 0;  // whose variables it mentions, a bit each
+    std::uint64_t loops = 0;  // a bit for each loop whose variable the node mentions
   };
   std::unordered_map<const BuilderNode*, Written> written;
   std::map<std::string, std::uint64_t> bits;

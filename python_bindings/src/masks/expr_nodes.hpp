@@ -1,4 +1,4 @@
-// Nodes of expressions as Python holds them, and how they become a finished MaskExpr.
+// Nodes of expressions as Python holds them, and the functions that make them into a MaskExpr.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -21,22 +21,23 @@ namespace fdma::python {
 struct NodeHandle {
   mask::BuilderNodePtr node;
   bool depends_on_cell = false;
-  nanobind::object table_free_text{};  ///< text_without_tables as Python has it, once it was asked
+  nanobind::object table_free_text{};  ///< text_without_tables as a Python object, once it was read
 };
 
-/// Symbols of tables and loop variables that have no name of the user's yet: "#<number>:<wish>" and
-/// "%<number>:<wish>". finish() names them: as wished where nothing else is called so.
+/// The first characters of the symbols "#<number>:<wish>" and "%<number>:<wish>", which tables and
+/// loop variables without a name have. finish() names them, by the wish if that name is free.
 inline constexpr char kAutomaticTable = '#';
 inline constexpr char kAutomaticLoop = '%';
 
-/// An operation by its name in ExprOp ("add", "less_equal", "any_of", ..), all but `named`.
+/// An operation by its name in ExprOp ("add", "less_equal", "any_of", ..). It may be any but
+/// `named`.
 ///
 /// Errors      invalid_argument: no such operation, or another number of operands than it takes
 Result<NodeHandle> make_operation(std::string_view op, const std::vector<NodeHandle>& operands,
                                   std::int64_t value, std::string symbol);
 
-/// A named mask. `keywords` are the names of the form's keyword-only parameters, "" for the others,
-/// in the order of `operands`; topk without `among` is the shorthand that build() completes.
+/// A named mask. `keywords` has an entry for each operand: the name of a keyword-only parameter of
+/// the form, or "". topk without `among` is a shorthand that build() completes.
 ///
 /// Errors      invalid_argument: no such name or form, or a number that depends on the cell
 Result<NodeHandle> make_named(std::string_view name, const std::vector<NodeHandle>& operands,
@@ -48,26 +49,27 @@ struct FinishedExpr {
   std::map<std::string, std::string> table_names;  ///< name by symbol
 };
 
-/// `same` maps symbols of automatic tables to that of another with the same array. With
-/// `ignore_wishes` names depend on the structure alone.
+/// Names and checks the expression of `root`. `same` maps the symbol of an automatic table to that
+/// of another table with the same array. With `ignore_wishes` the names depend on the structure
+/// alone.
 ///
 /// Errors      those of mask::build; invalid_argument: more operations than a text may have
 Result<FinishedExpr> finish(const NodeHandle& root, const std::map<std::string, std::string>& same,
                             bool ignore_wishes);
 
-/// The text of any node as it stands, unchecked: integers, bodies of loops, topk without `among`.
-/// "(more than .. operations)" where a text may not have as many.
+/// The text of any node, unchecked. The node may be an integer, the body of a loop, or topk without
+/// `among`. The text is "(more than .. operations)" if it would have more than a text may have.
 std::string text_of(const NodeHandle& root, const std::map<std::string, std::string>& same);
 
-/// The text of a node that has no tables, and none where it has some.
+/// The text of a node without tables; empty if the node has tables.
 std::optional<std::string> text_without_tables(const NodeHandle& root);
 
 /// The names that text_of writes for automatic tables, by symbol.
 std::map<std::string, std::string> table_names_of(const NodeHandle& root,
                                                   const std::map<std::string, std::string>& same);
 
-/// The nodes of a parsed expression. Tables in `automatic` get the symbol that stands beside their
-/// name; loop variables become automatic ones with `number`.
+/// The nodes of a parsed expression. `automatic` maps names of tables to the symbols that they get.
+/// Loop variables become automatic ones with `number`.
 NodeHandle nodes_of(const MaskExpr& expr, const std::map<std::string, std::string>& automatic,
                     std::int64_t number);
 

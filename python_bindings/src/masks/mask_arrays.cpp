@@ -1,5 +1,5 @@
-// The arrays of a mask by name, as mask files hold them: out without copies, back with every check
-// that a file gets.
+// The arrays of a mask by name, as mask files hold them. Python gets them without copies. A mask
+// made from such arrays passes every check that a file gets.
 #include <fmt/format.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -53,7 +53,7 @@ nb::list arrays_of(const nb::object& self) {
         auto kept = std::make_unique<Owner>(array.packed);
         owner =
             nb::capsule(kept.get(), [](void* data) noexcept { delete static_cast<Owner*>(data); });
-        static_cast<void>(kept.release());  // the capsule's now
+        static_cast<void>(kept.release());  // the capsule owns it now
       }
       group[array.name.c_str()] = numpy_view(array.view, owner);
     }
@@ -104,7 +104,7 @@ BlockMask mask_of_arrays(const std::string& format, std::vector<std::int64_t> q_
   const MaskFormat known = value_or_throw(parse_mask_format(format));
   Result<BlockMask> mask = mask_from_stored_arrays(known, std::move(header), views);
   if (mask) return *std::move(mask);
-  // Arrays in memory are an argument, not a file.
+  // The arrays are an argument and not a file, so corrupt ones are an invalid_argument error.
   Error error = std::move(mask).error();
   if (error.code == ErrorCode::corrupt_file) error.code = ErrorCode::invalid_argument;
   throw PythonError(std::move(error));

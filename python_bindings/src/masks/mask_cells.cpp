@@ -1,4 +1,4 @@
-// Cells of a mask as an array of booleans, and back.
+// Conversions between a mask and an array of booleans, one for each cell.
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -78,7 +78,7 @@ TensorView plane_of(const TensorView& cells, std::int64_t b, std::int64_t h) {
   return plane;
 }
 
-// What the message of a wrong cell says of its pair.
+// Adds the batch element and head to the message about a wrong cell.
 Error in_pair(Error error, const TensorView& cells, std::int64_t b, std::int64_t h) {
   if (cells.rank == 3) error.message += fmt::format(" (in batch element {})", b);
   if (cells.rank == 4) error.message += fmt::format(" (in batch element {}, head {})", b, h);

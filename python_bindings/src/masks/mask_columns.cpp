@@ -1,4 +1,5 @@
-// The query intervals of each key as arrays, and back: what learned masks are.
+// Conversions between a mask and the query intervals of each key as arrays. Learned masks have this
+// form.
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -27,7 +28,8 @@ namespace {
 
 using Block = std::pair<std::int32_t, std::int32_t>;
 
-// Begin and end of interval i of key k at [.., i, k]; keys with fewer have [0, 0).
+// Two arrays, the begin and the end of interval i of key k at [.., i, k]. A key with fewer
+// intervals than the others has [0, 0) in the remaining places.
 nb::tuple to_columns(const BlockMask& mask, std::optional<PairRange> batch,
                      std::optional<PairRange> heads, std::int64_t max_bytes) {
   const PairSelection chosen(mask, batch, heads);

@@ -51,7 +51,7 @@ std::string shape_difference(const MaskShape& a, const MaskShape& b) {
   return {};
 }
 
-// Tile rows of a mask that hold something, ascending.
+// The tile rows of a mask that are not empty, ascending.
 std::vector<std::int32_t> rows_with_tiles(const SegmentMask& mask) {
   std::vector<std::int32_t> rows;
   for (const TileRun& run : mask.runs) {
@@ -82,7 +82,7 @@ bool has_cell(const BlockMask& mask, const DifferingCell& cell) {
   });
 }
 
-// The tiles of `unequal`, whose cells are those that differ, up to max_tiles.
+// Lists the first max_tiles tiles of `unequal`, whose true cells are the cells that differ.
 void list_tiles(const BlockMask& unequal, std::size_t max_tiles, Difference& difference) {
   const auto& groups = std::get<std::vector<SegmentMask>>(unequal.groups);
   std::vector<std::optional<std::vector<std::int32_t>>> rows(groups.size());

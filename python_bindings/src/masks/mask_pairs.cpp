@@ -1,5 +1,5 @@
-// Batch elements and heads of a mask taken out and put together: groups are copied as they are
-// stored, each once, and numbered anew by first occurrence.
+// Selects batch elements and heads of a mask, and stacks the batch elements of several masks. Each
+// group is copied once, in its own format. Groups are numbered anew by first occurrence.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,14 +15,14 @@
 namespace fdma::python {
 namespace {
 
-// The lengths of elements [begin, end): one if it serves all.
+// The lengths of elements [begin, end). A single length that applies to all elements stays single.
 std::vector<std::int64_t> lengths_of(const std::vector<std::int64_t>& lengths, std::int64_t begin,
                                      std::int64_t end) {
   if (lengths.size() == 1) return lengths;
   return {lengths.begin() + begin, lengths.begin() + end};
 }
 
-// One length if all elements have the same.
+// Keeps only one length if all elements have the same.
 void make_uniform(std::vector<std::int64_t>& lengths) {
   if (std::adjacent_find(lengths.begin(), lengths.end(), std::not_equal_to<>()) == lengths.end()) {
     lengths.resize(1);

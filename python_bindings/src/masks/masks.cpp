@@ -1,4 +1,4 @@
-// compile: from a specification, as text or from Python, and its tables to a BlockMask.
+// compile makes a BlockMask from a specification, given as text or built in Python, and its tables.
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>

@@ -1,4 +1,4 @@
-// The batch elements and heads that a call asks for, and arrays of what is found in them.
+// The batch elements and heads that a call asks for, and the NumPy arrays of its results.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,12 +18,13 @@ namespace fdma::python {
 /// [begin, end)
 using PairRange = std::pair<std::int64_t, std::int64_t>;
 
-/// Batch elements and heads of a mask, and the longest lengths among them; none means all.
+/// Batch elements and heads of a mask, and the longest lengths among the elements.
 struct PairSelection {
   PairRange batches, heads;
   std::int64_t q_len = 0, kv_len = 0;
 
-  /// Errors: invalid_argument for an empty range or one outside the mask.
+  /// A range that is not given means all. Errors: invalid_argument for an empty range or one
+  /// outside the mask.
   PairSelection(const BlockMask& mask, std::optional<PairRange> batch,
                 std::optional<PairRange> head);
   std::int64_t num_batches() const { return batches.second - batches.first; }
@@ -44,7 +45,7 @@ nanobind::object numpy_array(std::unique_ptr<T[]> values, const std::array<std::
   T* const data = values.get();
   const nanobind::capsule owner(data,
                                 [](void* memory) noexcept { delete[] static_cast<T*>(memory); });
-  static_cast<void>(values.release());  // the capsule's now
+  static_cast<void>(values.release());  // the capsule owns them now
   return nanobind::cast(nanobind::ndarray<nanobind::numpy>(data, extents.size(), extents.data(),
                                                            owner, nullptr, dlpack_dtype(dtype)));
 }

@@ -1,5 +1,5 @@
-// DeviceTopk and DeviceIncrementalTopk: selection on a GPU. Scores stay there and so do intervals;
-// to_mask brings them to the host as a mask.
+// DeviceTopk and DeviceIncrementalTopk: selection on a GPU. Scores and intervals stay on the GPU;
+// to_mask copies the intervals to the host as a mask.
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -40,7 +40,8 @@ class TopkOnDevice {
       : topk_(std::move(topk)), among_(std::move(among)), status_(std::move(status)) {}
 
   const DeviceTopk& topk() const { return topk_; }
-  /// Shape and marks of what it selects among, without cells.
+  /// The shape of the mask that it selects among, with is_per_batch and is_per_head. It has no
+  /// cells.
   const BlockMask& among() const { return among_; }
   Place place() const { return {Device::cuda, topk_.device()}; }
   std::uint32_t* status() const { return static_cast<std::uint32_t*>(status_.data()); }
@@ -108,7 +109,7 @@ TopkOnDevice make_topk(const BlockMask& among, std::int64_t w, std::optional<std
   return {std::move(topk), std::move(held), std::move(status)};
 }
 
-// int32 [batch, heads_kv, kv_len, 2], row-major.
+// Throws unless `view` is int32 [batch, heads_kv, kv_len, 2], row-major.
 void check_kept(std::string_view name, const TensorView& view, const DeviceTopk& topk) {
   const Extents expected{topk.num_batches(), topk.num_heads_kv(), topk.kv_len(), 2};
   if (view.dtype == DType::int32 && view.rank == 4 && view.extents == expected &&
@@ -244,7 +245,7 @@ nb::tuple live_keys(const DeviceIncrementalTopk& topk, nb::handle stream) {
   return nb::make_tuple(keys.object, counts.object);
 }
 
-// int32 [batch, heads_kv, kv_len, 2] on the host.
+// The queries of every key as int32 [batch, heads_kv, kv_len, 2] on the host.
 nb::object intervals_of(DeviceIncrementalTopk& topk, nb::handle stream) {
   const CurrentDevice current = make_current(place_of(topk));
   const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);

@@ -1,5 +1,5 @@
-// zoh_scores, its gradients and IncrementalTopk. Selection in one go is compile("M & topk(@scores,
-// w)", ..).
+// zoh_scores, its gradients and IncrementalTopk. A selection that is not incremental is
+// compile("M & topk(@scores, w)", ..).
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -74,8 +74,8 @@ nb::object scores_of(nb::handle values, nb::handle dt_proj, nb::handle a_coef,
   return scores.object;
 }
 
-// The gradient of `input`: into the array that is given; True: into a new one of its type; False:
-// none.
+// The array that receives the gradient of `input`. `object` is that array, True for a new array of
+// the type of `input`, or False for none.
 OutputArray gradient_of(std::string_view name, nb::handle object, const InputArray& input) {
   if (!nb::isinstance<nb::bool_>(object)) {
     OutputArray array = output_array(name, object);
@@ -148,7 +148,7 @@ nb::tuple gradients_of(nb::handle values, nb::handle dt_proj, nb::handle a_coef,
   return nb::make_tuple(gradients[0].object, gradients[1].object, gradients[2].object);
 }
 
-// The elements of a host array of one type and rank, row-major.
+// The elements of a host array in row-major order. Throws unless it has this type and rank.
 template <class T>
 std::vector<T> elements(std::string_view name, nb::handle object, DType dtype, int rank,
                         const char* expected) {
@@ -210,7 +210,7 @@ nb::object keys_array(std::span<const std::int32_t> keys) {
   return array_of(keys, DType::int32, 1, {static_cast<std::int64_t>(keys.size()), 1, 1, 1});
 }
 
-// The queries of every key, {0, 0} where there are none: [kv_len, 2].
+// The queries of every key, [kv_len, 2]. A key without queries has {0, 0}.
 nb::object intervals_of(const IncrementalTopk& topk) {
   std::vector<std::int32_t> bounds;
   bounds.reserve(static_cast<std::size_t>(2 * topk.kv_len()));
