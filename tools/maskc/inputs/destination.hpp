@@ -1,5 +1,6 @@
-// Where a verb may write. A verb never writes over its inputs, and never replaces without --force a
-// file that FDMA did not make.
+// Where a verb may write. A verb never writes over its inputs. A mask file or a result file replaces
+// a file with other contents only with --force; a picture or a text replaces any file except an HDF5
+// file.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,5 @@
-// The tensors of one attention call of run, bench and estimate, read from a file or random.
+// The tensors of one attention call of run and bench, read from a file or random, and the plan
+// options that estimate shares.
 #pragma once
 
 #include <string>

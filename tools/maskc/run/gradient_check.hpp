@@ -44,8 +44,8 @@ struct GradientCheck {
 };
 
 /// `plan` is that of the backward call. `max_rows` bounds the rows and the keys compared; 0 means
-/// the limit described above. dkey_bias is compared only if D is computed by definition or tensors
-/// are float32: an out rounded to 16 bits gives a D that is too far off. Failure: unsupported
+/// the limit described above. dkey_bias is compared only if D is computed by definition or out is
+/// float32: an out rounded to 16 bits gives a D that is too far off. Failure: unsupported
 /// (memory).
 Outcome<GradientCheck> check_gradients(const BlockMask& mask, const AttentionPlan& plan,
                                        const BackwardTensors& tensors, float softmax_scale,
