@@ -1,4 +1,4 @@
-// One attention call with everything around it: tensors, plan, reference, bounds.
+// One attention call with its tensors, plan, reference and error bounds.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@
 
 namespace fdma::testing {
 
-/// How the tensors of a case lie and what is in them.
+/// The memory layout and contents of the tensors of a case.
 struct TensorChoice {
   Order order = Order::rows;
   GuardSide side = GuardSide::end;
   std::uint64_t seed = 1;
-  double q_scale = 1;  ///< larger: logits further apart
+  double q_scale = 1;  ///< a larger one spreads the logits further apart
   double bias_scale = 1;
 };
 
-/// Tensors for a shape. Inputs are random where elements exist and NaN elsewhere; outputs are
+/// Tensors for a shape. Valid elements of inputs are random and the others NaN; outputs are
 /// poisoned.
 class AttentionCase {
  public:
@@ -45,10 +45,10 @@ class AttentionCase {
   reference::HeadProblem problem(std::int64_t b, std::int64_t h, const MaskCase& mask,
                                  float softmax_scale = 0) const;
 
-  /// What is wrong with the outputs of the last run; empty if nothing. Errors of out and lse
-  /// (max abs over the tensor) are at most twice those of the explicit computation plus 1e-5 times
-  /// the tensor's largest magnitude; rows without keys are exactly 0 and -inf; nothing was written
-  /// beside the elements that exist.
+  /// Says what is wrong with the outputs of the last run; empty if nothing is. The errors of out
+  /// and lse (max abs over the tensor) may be at most twice those of the explicit computation plus
+  /// 1e-5 times the tensor's largest magnitude. Rows without keys must be exactly 0 and -inf.
+  /// Nothing may be written except valid elements.
   std::string compare(const MaskCase& mask, float softmax_scale = 0) const;
 
   /// The bytes of out and lse.

@@ -38,7 +38,8 @@ AttentionPlan plan_of(const MaskCase& mask, const AttentionShape& shape, const C
   return *std::move(plan);
 }
 
-// Rows to compare of `len`: first and last rows of tiles and of half tiles, then random ones.
+// `count` rows of [0, len) to compare: the first and last rows of tiles and half tiles, then random
+// ones.
 std::vector<std::int32_t> sampled_rows(std::int64_t len, std::int64_t count, std::uint64_t seed) {
   std::set<std::int32_t> rows;
   const auto add = [&](std::int64_t row) {
@@ -57,7 +58,8 @@ std::vector<std::int32_t> sampled_rows(std::int64_t len, std::int64_t count, std
   return {rows.begin(), rows.end()};
 }
 
-// From a 16-bit value to the next that is larger: infinity has none, NaN no out_low.
+// The distance from a 16-bit value to the next larger one. Infinity has no next value, and NaN has
+// no out_low.
 double rounding_step(DType dtype, double value) {
   const int bits = dtype == DType::bfloat16 ? 8 : 11, least = dtype == DType::bfloat16 ? -126 : -14;
   const int exponent = value == 0 ? least : std::max(std::ilogb(value), least);

@@ -1,5 +1,4 @@
-// One attention call on a backend fixture, with everything around it: tensors, plan, reference,
-// bounds.
+// One attention call on a backend fixture, with its tensors, plan, reference and error bounds.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,7 @@
 
 namespace fdma::testing {
 
-/// What a case computes besides mask and heads, and how its tensors lie.
+/// The choices of a case besides its mask and heads: what it computes, and the layout of tensors.
 struct CaseChoice {
   DType dtype = DType::bfloat16;
   std::int32_t head_dim = 128;
@@ -20,12 +19,12 @@ struct CaseChoice {
   Layout layout = Layout::rows;
   bool has_bias = false;
   bool wants_lse = true;
-  bool wants_out_low = false;  ///< of out; of 16-bit tensors only, ignored for others
+  bool wants_out_low = false;  ///< for 16-bit tensors only; ignored for others
   float softmax_scale = 0;     ///< 0: the default
   std::uint64_t seed = 1;
-  double q_scale = 1;  ///< larger: logits further apart
+  double q_scale = 1;  ///< a larger one spreads the logits further apart
   double bias_scale = 1;
-  /// Compare this many rows of each head, those at the edges of tiles first; 0: all.
+  /// The number of rows to compare in each head, those at the edges of tiles first; 0 means all.
   std::int64_t rows_per_head = 0;
   SplitMode split = SplitMode::automatic;
   PackMode pack = PackMode::automatic;
@@ -33,26 +32,28 @@ struct CaseChoice {
 };
 std::string to_string(const CaseChoice& choice);
 
-/// Heads of a case; batch is the mask's, or `batch` where the mask has one element.
+/// The heads of a case. `batch` counts only if the mask has one batch element; otherwise the mask
+/// gives the batch.
 struct CaseHeads {
   std::int64_t batch;
   std::int32_t heads_q;
   std::int32_t heads_kv;
 };
 
-/// More than 16 bits of each type can be off together, of values below 8.
+/// A bound on the error of out + out_low for values below 8. It exceeds the rounding error of the
+/// pair in each 16-bit type.
 inline constexpr double kOutLowError = 4e-5;
 
-/// Inputs are random where elements exist and NaN elsewhere, beyond the lengths of their batch
-/// element and around the storage; outputs are poisoned.
+/// Valid elements of inputs are random. Beyond the lengths of a batch element and around the
+/// storage, inputs are NaN. Outputs are poisoned.
 class BackendAttentionCase {
  public:
-  /// Plans for the machine's backend; throws where that fails. Borrows machine and mask.
+  /// Plans for the backend of the fixture; throws if that fails. Borrows the fixture and the mask.
   BackendAttentionCase(BackendFixture& fixture, const MaskCase& mask, const CaseHeads& heads,
                        const CaseChoice& choice);
 
   const AttentionPlan& plan() const { return plan_; }
-  /// Tensors where the machine computes.
+  /// The tensors in the memory of the fixture.
   AttentionTensors tensors() const;
   AttentionOptions options() const;
   BackendTensor& q() { return q_; }
@@ -69,15 +70,15 @@ class BackendAttentionCase {
   /// Poisons, runs, fetches. The result is that of attention_forward.
   Result<void> run(unsigned char byte = 0xff);
 
-  /// What is wrong with the outputs that were fetched; empty if nothing. Errors are bounded as
-  /// TensorError says; rows without keys are exactly 0 and -inf; out_low is not larger than
-  /// what rounding takes; nothing was written beside the valid elements of the outputs.
+  /// Says what is wrong with the outputs that were fetched; empty if nothing is. TensorError bounds
+  /// the errors. Rows without keys must be exactly 0 and -inf. out_low must not be larger than the
+  /// rounding error of out. Nothing may be written except the valid elements of the outputs.
   std::string check();
 
-  /// How far out and out_low together are from float64, at most, for magnitudes about 1.
+  /// The largest error of out + out_low against float64, for magnitudes about 1.
   double error_with_out_low();
 
-  /// The bytes of out and, where wanted, lse and out_low.
+  /// The bytes of out and, if the case wants them, of lse and out_low.
   std::vector<unsigned char> result_bytes() const;
 
   /// The rows to compare.
@@ -94,10 +95,10 @@ class BackendAttentionCase {
   BackendTensor q_, k_, v_, bias_, out_, lse_, out_low_;
 };
 
-/// Tiles by kind and empty work tiles.
+/// Adds the counts of tiles by kind and of empty work tiles to `sum`.
 void add_counts(PlanCounts& sum, const PlanCounts& counts);
 
-/// Plans, runs and checks; empty if all is well. Adds what the plan has to `counts`, if given.
+/// Plans, runs and checks; empty if all is well. Adds the counts of the plan to `counts`, if given.
 std::string check_case(BackendFixture& fixture, const MaskCase& mask, const CaseHeads& heads,
                        const CaseChoice& choice, PlanCounts* counts = nullptr);
 

@@ -33,7 +33,7 @@ AttentionPlan plan_of(const MaskCase& mask, const AttentionPlan& forward,
   return *std::move(plan);
 }
 
-// Valid elements of head h of batch element b, row by row.
+// The valid elements of head h of batch element b, row by row.
 std::vector<double> head_values(const BackendTensor& tensor, std::int64_t b, std::int64_t h,
                                 std::int64_t len, std::int64_t dim) {
   std::vector<double> values;
@@ -45,15 +45,16 @@ std::vector<double> head_values(const BackendTensor& tensor, std::int64_t b, std
 
 // The gradients of one KV head and its query heads.
 struct GroupGradients {
-  std::vector<reference::HeadGradients> exact, in_own_type;  ///< dq by head, the rest in the first
+  std::vector<reference::HeadGradients> exact, in_own_type;  ///< dq by head, others in entry 0
 };
 
-// What every head of a gradient has to be.
+// Compares the heads of one gradient with their references.
 class GradientError {
  public:
   GradientError(std::string_view name, DType dtype) : name_(name), dtype_(dtype) {}
 
-  // Head h of batch element b, rows of `dim`; rows that `is_live` denies are exactly 0.
+  // Adds head h of batch element b, with rows of `dim` elements. A row for which `is_live` is false
+  // must be exactly 0.
   template <class IsLive>
   void add(const BackendTensor& got, std::int64_t b, std::int64_t h, std::int64_t dim,
            const std::vector<double>& exact, const std::vector<double>& in_own_type,
@@ -107,7 +108,7 @@ BackendBackwardCase::BackendBackwardCase(BackendFixture& fixture, const MaskCase
       dv_(fixture, backward.are_gradients_float32 ? DType::float32 : choice_.dtype,
           plan_.shape.batch, plan_.shape.kv_lens, heads.heads_kv, plan_.shape.head_dim_v,
           choice_.layout, true),
-      // The last axis of a bias is contiguous: never the transposed layout of an output.
+      // The last axis of a bias must be contiguous, which the transposed layout of outputs is not.
       dbias_(fixture, DType::float32, plan_.shape.batch, plan_.shape.kv_lens, heads.heads_kv, 0,
              choice_.layout == Layout::padded ? Layout::rows : choice_.layout, true) {
   dout_.randomize(choice_.seed * 4 + 1000003, 1);
@@ -303,7 +304,8 @@ std::string delta_error(BackendFixture& fixture, CaseChoice choice,
       {128, 128});
   choice.has_bias = true;
   BackendBackwardCase test_case(fixture, mask, {2, 4, 2}, choice, backward);
-  // Of 580 rows of about normal P dP: rounded to 16 bits out leaves some 0.001 of each.
+  // The surplus of an exact D is below this bound. It adds 580 rows, in which P dP is about normal.
+  // An out that is rounded to 16 bits leaves an error of about 0.001 in each row.
   constexpr double kExact = 1e-3;
   for (const DeltaSource delta_source :
        {DeltaSource::output, DeltaSource::corrected, DeltaSource::automatic}) {
@@ -317,8 +319,8 @@ std::string delta_error(BackendFixture& fixture, CaseChoice choice,
     if (delta_source == DeltaSource::output) continue;
     if (std::string wrong = test_case.check(); !wrong.empty()) return wrong;
   }
-  // Weights that are all the same are not rounded where they are multiplied by v: out and
-  // out_low are then all that D needs.
+  // Weights that are all equal are not rounded in the product with v. D from out and out_low is
+  // then exact.
   choice.q_scale = choice.bias_scale = 0;
   for (const bool has_out_low : {false, true}) {
     choice.wants_out_low = has_out_low;

@@ -1,5 +1,5 @@
-// One backward call on a backend fixture, with everything around it: the forward call whose results
-// it takes, tensors, plan, reference gradients, bounds.
+// One backward call on a backend fixture, with the forward call whose results it takes, its
+// tensors, plan, reference gradients and error bounds.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +11,30 @@
 
 namespace fdma::testing {
 
-/// What a backward case has besides the choice of its forward call (whose lse it always wants).
+/// The choices of a backward case besides those of its forward call, whose lse it always wants.
 struct BackwardChoice {
   bool has_dlse = true;
-  bool wants_dbias = true;  ///< where there is a bias
+  bool wants_dbias = true;  ///< counts only if there is a bias
   bool are_gradients_float32 = false;
   bool deterministic = false;
-  BlockShape tile{0, 0};  ///< of the backward plan
+  BlockShape tile{0, 0};  ///< tile of the backward plan
   PlanForm form = PlanForm::segments;
-  ColumnMode columns = ColumnMode::automatic;      ///< of the backward plan
-  std::int64_t l2_bytes = PlanOptions().l2_bytes;  ///< the same
+  ColumnMode columns = ColumnMode::automatic;      ///< option of the backward plan
+  std::int64_t l2_bytes = PlanOptions().l2_bytes;  ///< option of the backward plan
 };
 std::string to_string(const BackwardChoice& choice);
 
-/// Inputs as those of BackendAttentionCase; gradients are poisoned.
+/// Inputs are as in BackendAttentionCase; gradients are poisoned.
 class BackendBackwardCase {
  public:
-  /// Plans for the machine's backend and runs the forward call; throws where that fails. Borrows
-  /// machine and mask.
+  /// Plans for the backend of the fixture and runs the forward call; throws if that fails. Borrows
+  /// the fixture and the mask.
   BackendBackwardCase(BackendFixture& fixture, const MaskCase& mask, const CaseHeads& heads,
                       CaseChoice choice, const BackwardChoice& backward = {});
 
   const AttentionPlan& plan() const { return plan_; }
   BackendAttentionCase& forward() { return forward_; }
-  /// Tensors where the machine computes.
+  /// The tensors in the memory of the fixture.
   BackwardTensors tensors() const;
   BackwardOptions options() const;
   BackendTensor& dout() { return dout_; }
@@ -44,27 +44,28 @@ class BackendBackwardCase {
   BackendTensor& dv() { return dv_; }
   BackendTensor& dbias() { return dbias_; }
 
-  /// After an input of the forward call has changed: that call again.
+  /// Runs the forward call again, after one of its inputs has changed.
   void run_forward();
   /// Poisons, runs, fetches. The result is that of attention_backward.
   Result<void> run(unsigned char byte = 0xff);
   Result<void> run(const BackwardOptions& options, unsigned char byte = 0xff);
-  /// The same by another plan, of the same shape or longer.
+  /// The same with another plan, for the same shape or a longer one.
   Result<void> run(const AttentionPlan& plan, const BackwardTensors& tensors,
                    const BackwardOptions& options, unsigned char byte = 0xff);
 
-  /// The same by anything else that computes gradients.
+  /// The same with another function that computes gradients.
   Result<void> run_by(const std::function<Result<void>(const BackwardTensors&)>& call,
                       unsigned char byte = 0xff);
 
-  /// What is wrong with the gradients that were fetched; empty if nothing. Errors are bounded as
-  /// TensorError says, against gradients in float64; dq of rows without keys, and dk, dv and
-  /// dkey_bias of keys that no row sees are exactly 0; nothing was written beside the valid
+  /// Says what is wrong with the gradients that were fetched; empty if nothing is. TensorError
+  /// bounds the errors against gradients in float64. dq of rows without keys, and dk, dv and
+  /// dkey_bias of keys that no row sees, must be exactly 0. Nothing may be written except the valid
   /// elements of the gradients.
   std::string check();
 
-  /// How far gradients of the bias that were fetched are from adding up to the gradients of lse, as
-  /// they do where rows of dS do: the most of any KV head. Every row must see a key.
+  /// The largest difference, over the KV heads, between the sum of the fetched gradients of the
+  /// bias and the sum of dlse. It is 0 if every row of dS adds up to the dlse of the row. Every row
+  /// must see a key.
   double surplus() const;
 
   /// The bytes of all gradients.
@@ -82,14 +83,14 @@ class BackendBackwardCase {
   BackendTensor dout_, dlse_, dq_, dk_, dv_, dbias_;
 };
 
-/// Plans, runs and checks; empty if all is well. Adds what the backward plan has to `counts`, if
-/// given.
+/// Plans, runs and checks; empty if all is well. Adds the counts of the backward plan to `counts`,
+/// if given.
 std::string check_backward_case(BackendFixture& fixture, const MaskCase& mask,
                                 const CaseHeads& heads, const CaseChoice& choice,
                                 const BackwardChoice& backward = {}, PlanCounts* counts = nullptr);
 
-/// What is wrong with what DeltaSource says, tried with a bias and 16-bit tensors; empty if
-/// nothing.
+/// Tests the documented effect of each DeltaSource with a bias and 16-bit tensors. Says what is
+/// wrong; empty if nothing is.
 std::string delta_error(BackendFixture& fixture, CaseChoice choice,
                         const BackwardChoice& backward = {});
 

@@ -27,7 +27,7 @@ constexpr PairLengths kLengths[] = {
     {{1000, 1000}, {1003, 1003}},
 };
 
-// What choice number `i` has besides the dimensions that its caller runs through.
+// Choice number `i`. The caller sets the dimensions over which it loops.
 CaseChoice choice_number(std::uint64_t i) {
   CaseChoice choice;
   choice.layout = kLayouts[i % 3];
@@ -53,8 +53,8 @@ MaskCase full_case(std::int64_t q_len, std::int64_t kv_len) {
                  make_cells(q_len, kv_len, [](auto, auto) { return true; }), kBlock);
 }
 
-// One or two key intervals in each row of tiles [begin, end) of a tile row, thin: a row panel takes
-// fewer bytes than bitmaps where tiles beside it are not partial.
+// Fills up to two short key intervals into keys [begin, end) of each row of a tile row. A row panel
+// then takes fewer bytes than bitmaps, if the tiles beside it are not partial.
 void fill_panel(std::mt19937& rng, Cells& cells, std::int64_t tile_q, std::int64_t begin,
                 std::int64_t end) {
   for (std::int64_t q = tile_q; q < std::min(cells.q_len, tile_q + 128); ++q) {
@@ -117,7 +117,7 @@ std::vector<BackendCase> mask_suite_cases(int index, int every) {
   constexpr std::size_t kNumLengths = std::size(kLengths);
   std::vector<std::shared_ptr<const MaskCase>> masks(kNumLengths);
   std::vector<BackendCase> test_cases;
-  std::size_t number = static_cast<std::size_t>(index);  // masks differ in what they meet
+  std::size_t number = static_cast<std::size_t>(index);  // each mask gets other combinations
   for (const DType dtype : kDTypes) {
     for (const std::int32_t head_dim : kHeadDims) {
       for (const auto& [heads_q, heads_kv] : kHeads) {
@@ -159,7 +159,7 @@ std::vector<BackendCase> tile_count_cases() {
   }
   add(full_case(1, 8000));
   add(full_case(129, 4001));
-  // No keys: for some tiles, for every row, for one batch element, since there are none.
+  // Cases in which some tiles, every row, or a batch element see no key, or in which kv_len is 0.
   Cells late = make_cells(400, 300, [](auto q, auto k) { return q >= 200 && k <= q - 200; });
   add(case_of("keys from row 200 on", late, kBlock));
   add(case_of("no keys", Cells(300, 300), kBlock));
@@ -222,7 +222,7 @@ MaskCase tile_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len) {
   for (std::int64_t tile_q = 0; tile_q < q_len; tile_q += 128) {
     bool was_partial = false;
     for (std::int64_t begin = 0; begin < kv_len;) {
-      // Empty, full, noise or a panel; what is partial ends at a tile that is not.
+      // The kind is empty, full, noise or a panel. A tile that is not partial follows partial ones.
       const std::int64_t kind = pick(rng, 0, was_partial ? 1 : 3);
       const std::int64_t end = std::min(kv_len, begin + 128 * pick(rng, kind == 3 ? 2 : 1, 3));
       if (kind == 3) fill_panel(rng, cells, tile_q, begin, end);
@@ -244,7 +244,7 @@ MaskCase column_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len)
       q += pick(rng, 1, 1 + q_len / 4);
     }
   }
-  // A row, and now and then half a tile or more without keys.
+  // One row has no keys; now and then half a tile or more has none.
   clear_rows(cells, q_len / 3, q_len / 3 + 1);
   if (pick(rng, 0, 2) == 0) clear_rows(cells, 64, 128);
   if (pick(rng, 0, 3) == 0) clear_rows(cells, 128, 256 + 13);

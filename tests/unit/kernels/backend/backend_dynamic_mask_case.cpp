@@ -54,7 +54,7 @@ ColumnIntervals among_of(const BackendDynamicMaskCase& test_case, std::int64_t q
   return among;
 }
 
-// A case with everything that depends on its scores.
+// A case with its scores and everything that depends on them.
 class Run {
  public:
   Run(BackendFixture& fixture, const BackendDynamicMaskCase& test_case)
@@ -78,7 +78,8 @@ class Run {
     make_object();
     if (!problem_.empty()) return problem_;
     if (test_case_.are_scores_made) {
-      // Scores of the machine: sums in another order may rank near ties otherwise.
+      // The reference takes the scores that the backend made. Scores summed in another order may
+      // rank near ties differently.
       run(true);
       scores_ = made_;
       if (!problem_.empty()) return problem_;
@@ -136,7 +137,7 @@ class Run {
     return cells;
   }
 
-  // Tensors, and the reference, for these cells of each KV head.
+  // Makes the tensors and the reference for these cells of each KV head.
   void choose_attention(const std::vector<Cells>& cells) {
     if (!problem_.empty()) return;
     std::vector<MaskCase> cases;
@@ -193,7 +194,7 @@ class Run {
       return;
     }
     object_.emplace(*std::move(made));
-    // The workspace comes with whatever it holds.
+    // The call must work whatever the workspace holds before.
     workspace_ = std::make_unique<FixtureArray<unsigned char>>(
         fixture_,
         std::vector<unsigned char>(static_cast<std::size_t>(object_->workspace_bytes()), 0xff));
@@ -280,7 +281,7 @@ class Run {
 
   BackendFixture& fixture_;
   const BackendDynamicMaskCase& test_case_;
-  std::vector<ColumnIntervals> among_;  // of each batch element
+  std::vector<ColumnIntervals> among_;  // for each batch element
   std::int64_t batch_ = 0, num_rows_ = 0, kv_len_ = 0;
   std::vector<float> scores_, made_;
   std::vector<Interval> expected_, kept_;
@@ -407,7 +408,7 @@ std::vector<BackendDynamicMaskCase> dynamic_mask_cases() {
          .w = 40,
          .choice = plain});
   }
-  // Some live through three segments of queries of the lists of gradients.
+  // Some keys are live through three query segments of the kv worklist of the gradients.
   test_cases.push_back({.name = "long lives",
                         .lengths = {{2300, 2300}},
                         .heads_q = 2,

@@ -12,7 +12,7 @@
 
 namespace fdma::testing {
 
-/// How scores follow one another.
+/// How scores change from key to key.
 enum class ScoreOrder : std::uint8_t { random, rising, drifting, clustered, with_zeros };
 
 struct BackendDynamicMaskCase {
@@ -23,16 +23,17 @@ struct BackendDynamicMaskCase {
   std::int64_t w = 1;
   ScoreBias bias = ScoreBias::exp;
   ScoreOrder order = ScoreOrder::random;
-  bool are_scores_made = false;  ///< of v, dt_proj and a_coef; else they are given
+  bool are_scores_made = false;  ///< computed from v, dt_proj and a_coef; else given
   bool is_dt_proj_wide = false;
   bool drops_zero_scores = false;
-  std::int64_t document = 0;  ///< M is documents of that many tokens, not causal; 0: causal
+  std::int64_t document = 0;  ///< not 0: M is documents of that many tokens, not causal; 0: causal
   SelectionReading reading = SelectionReading::automatic;
   CaseChoice choice = {};
 };
 
-/// Runs twice: the same bits; kept is what select_topk keeps of the scores; out and lse are within
-/// the bounds of float64 (TensorError). Empty, or what is wrong.
+/// Runs the case twice, which must give the same bits. kept must be what select_topk keeps of the
+/// scores. out and lse must be within the bounds of TensorError against float64. Says what is
+/// wrong; empty if nothing is.
 std::string run_dynamic_mask(BackendFixture& fixture, const BackendDynamicMaskCase& test_case);
 
 /// Calls of every kind, for any backend.

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::align_val_t kAlignment{256};
 
-// `num_rows` rows of one head from row `first` on, decoded.
+// Appends `num_rows` decoded rows of one head, from row `first` on.
 void append_rows(std::vector<double>& values, const TensorView& tensor, std::int64_t b,
                  std::int64_t h, std::int64_t first, std::int64_t num_rows) {
   for (std::int64_t i = first; i < first + num_rows; ++i) {
@@ -20,7 +20,7 @@ void append_rows(std::vector<double>& values, const TensorView& tensor, std::int
   }
 }
 
-// Tasks [begin, end), all of one head of one batch element.
+// Appends the results of tasks [begin, end), which are all of one head of one batch element.
 void append_head(const ReferenceProblem& problem, std::size_t begin, std::size_t end,
                  ReferenceRows& rows) {
   const AttentionShape& shape = problem.shape;

@@ -1,5 +1,5 @@
-// Who computes an attention case: a backend, the memory that it computes in, and the reference for
-// tensors there. One implementation on the CPU, one on the GPU (tests/gpu).
+// A backend fixture: a backend, the memory in which it computes, and the reference for tensors
+// there. CpuFixture is for the CPU; tests/gpu has the one for the GPU.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace fdma::testing {
 
-/// A query row to compare, and where its cells begin.
+/// A query row to compare, and the index of its first cell.
 struct RowTask {
   std::int32_t b;
   std::int32_t h;
@@ -18,14 +18,14 @@ struct RowTask {
   std::int64_t first_cell;
 };
 
-/// Rows of one attention call.
+/// The rows of one attention call to compute.
 struct ReferenceProblem {
   AttentionShape shape;
-  AttentionTensors tensors;       ///< where the machine computes; out and lse are not read
-  AttentionTensors host_tensors;  ///< the same on the host
+  AttentionTensors tensors;       ///< in the memory of the fixture; out and lse are not read
+  AttentionTensors host_tensors;  ///< the same tensors on the host
   double softmax_scale = 1;
   std::vector<RowTask> tasks;
-  std::vector<char> cells;  ///< kv_len(b) for each row, 1: attend
+  std::vector<char> cells;  ///< kv_len(b) cells for each row; 1: attend
 };
 
 /// Shapes      out [tasks, head_dim_v], lse [tasks]
@@ -43,21 +43,21 @@ class BackendFixture {
 
   virtual Backend backend() const = 0;
   virtual Device device() const = 0;
-  /// Memory of the machine, 256-aligned; throws where there is none.
+  /// Allocates memory in which the backend computes, aligned to 256 bytes. Throws if it fails.
   virtual unsigned char* allocate(std::int64_t bytes) = 0;
   virtual void release(unsigned char* memory) = 0;
   virtual void write(unsigned char* to, const unsigned char* from, std::int64_t bytes) = 0;
   virtual void read(unsigned char* to, const unsigned char* from, std::int64_t bytes) = 0;
-  /// attention_forward, complete when it returns.
+  /// Calls attention_forward; the results are complete when it returns.
   virtual Result<void> forward(const AttentionPlan& plan, const AttentionTensors& tensors,
                                const AttentionOptions& options) = 0;
-  /// attention_backward, complete when it returns.
+  /// Calls attention_backward; the results are complete when it returns.
   virtual Result<void> backward(const AttentionPlan& plan, const BackwardTensors& tensors,
                                 const BackwardOptions& options) = 0;
   virtual ReferenceRows reference(const ReferenceProblem& problem) = 0;
 };
 
-/// The rows of `problem` by tests/reference, on the host.
+/// The rows of `problem`, computed on the host by tests/reference.
 ReferenceRows reference_on_host(const ReferenceProblem& problem);
 
 class CpuFixture : public BackendFixture {

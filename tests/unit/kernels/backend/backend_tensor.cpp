@@ -12,7 +12,8 @@
 namespace fdma::testing {
 namespace {
 
-// Every number of a 16-bit type: decoding one by one would take longer than attention does.
+// The value of every bit pattern of a 16-bit type. Decoding elements one by one would take longer
+// than attention.
 const std::vector<double>& numbers_of(DType dtype) {
   static const auto make = [](DType type) {
     std::vector<double> numbers(65536);
@@ -26,7 +27,7 @@ const std::vector<double>& numbers_of(DType dtype) {
   return dtype == DType::bfloat16 ? bfloats : halfs;
 }
 
-// Sums of four uniform bytes are about normal, and there are only 1021 of them to encode.
+// A sum of four uniform bytes is about normal, and only 1021 different sums must be encoded.
 constexpr int kNumSums = 4 * 255 + 1;
 constexpr double kMean = 510, kDeviation = 147.8;
 

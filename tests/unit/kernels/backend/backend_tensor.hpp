@@ -1,4 +1,5 @@
-// Tensors of an attention case: a host image and the same bytes where a backend computes.
+// Tensors of an attention case. Each has a host image and the same bytes in the memory of a
+// fixture.
 #pragma once
 
 #include <array>
@@ -11,21 +12,21 @@
 
 namespace fdma::testing {
 
-/// How elements lie in memory. All strides of rank 4 are multiples of 8 elements where the head
-/// size is, as a GPU wants them.
+/// The memory layout of elements. If the head size is a multiple of 8 elements, so are all strides
+/// of tensors of rank 4, as GPU kernels require.
 enum class Layout : std::uint8_t {
   rows,        ///< [batch, length, heads, dim]
   head_major,  ///< [batch, heads, length, dim]
-  padded,      ///< rows, with gaps after each head and row and rows that no element has; of rank 3
-               ///< rows begin at any element, and those of an output are transposed
+  padded,      ///< as rows, with gaps after each head and row, and with rows that no element has;
+               ///< in rank 3, rows begin at any element, and outputs are transposed
 };
 
-/// Elements [batch, length, heads, dim], or [batch, heads, length] where dim = 0 is given; length
-/// up to the longest of `lengths`, of which the first lengths[b] (or lengths[0]) of element b are
+/// Elements [batch, length, heads, dim], or [batch, heads, length] if dim is 0. The length is the
+/// longest of `lengths`; the first lengths[b] (or lengths[0]) positions of batch element b are
 /// valid.
 ///
-/// What is not valid is NaN (bytes 0xff) in an input and the poison of the last run in an output,
-/// canaries before and after the storage included.
+/// Bytes that hold no valid element, canaries before and after the storage included, are 0xff (NaN)
+/// in an input and the poison of the last run in an output.
 class BackendTensor {
  public:
   BackendTensor(BackendFixture& fixture, DType dtype, std::int64_t batch,
@@ -35,26 +36,27 @@ class BackendTensor {
   BackendTensor(const BackendTensor&) = delete;
   BackendTensor& operator=(const BackendTensor&) = delete;
 
-  /// Where the machine computes, and the host image.
+  /// Views of the tensor in the memory of the fixture and of the host image.
   MutableTensorView view() const { return view_of(memory_ + kCanaryBytes, fixture_.device()); }
   MutableTensorView host_view() const;
 
   double get(std::int64_t b, std::int64_t i, std::int64_t h, std::int64_t d = 0) const {
     return value_at(offset(b, i, h) + d);
   }
-  /// Changes the host image; upload() follows.
+  /// Changes the host image; call upload() afterwards.
   void set(std::int64_t b, std::int64_t i, std::int64_t h, std::int64_t d, double value);
 
-  /// Sets every valid element at random, about normal, times `scale`: the same for every layout.
+  /// Sets every valid element to a random number, about normal, times `scale`. The numbers are the
+  /// same for every layout.
   void randomize(std::uint64_t seed, double scale);
   /// Sets every byte, canaries included.
   void poison(unsigned char byte);
-  /// Host image to machine, and back.
+  /// Copies the host image to the memory of the fixture, and back.
   void upload();
   void fetch();
 
-  /// What differs from the host image of the last upload beside valid elements (beside nothing for
-  /// an input); empty if nothing.
+  /// Says which bytes differ from the host image of the last upload; empty if none do. Valid
+  /// elements of an output may differ.
   std::string stray_writes();
   /// The bytes of every valid element, in logical order.
   std::vector<unsigned char> bytes() const;
@@ -70,7 +72,7 @@ class BackendTensor {
   }
   double value_at(std::int64_t element) const;
   MutableTensorView view_of(unsigned char* data, Device device) const;
-  /// Calls visit(offset) for the first of each dim valid elements, in logical order.
+  /// Calls visit(offset) for the first element of each valid row of dim elements, in logical order.
   template <class Visit>
   void for_each_row(const Visit& visit) const {
     for (std::int64_t b = 0; b < batch_; ++b)
@@ -88,10 +90,10 @@ class BackendTensor {
   std::int64_t dim_;
   bool is_rank3_;
   bool is_output_;
-  std::array<std::int64_t, 3> strides_{};  ///< of batch, length, heads
+  std::array<std::int64_t, 3> strides_{};  ///< strides of batch, length, heads
   std::vector<unsigned char> uploaded_;    ///< canaries and storage as of the last upload
-  std::vector<unsigned char> image_;       ///< the same, as fetched or set
-  unsigned char* memory_ = nullptr;        ///< the machine's
+  std::vector<unsigned char> image_;       ///< canaries and storage as fetched or set
+  unsigned char* memory_ = nullptr;        ///< memory of the fixture
 };
 
 }  // namespace fdma::testing

@@ -10,7 +10,7 @@
 namespace fdma::testing {
 namespace {
 
-// int32 values where a backend computes.
+// int32 values in the memory of a fixture.
 class FixtureInts {
  public:
   FixtureInts(BackendFixture& fixture, const std::vector<std::int32_t>& values)
@@ -22,7 +22,7 @@ class FixtureInts {
   FixtureInts(const FixtureInts&) = delete;
   FixtureInts& operator=(const FixtureInts&) = delete;
 
-  /// [rows, size / rows], or of rank 1 if rows is 0.
+  /// The values as [rows, size / rows], or with rank 1 if rows is 0.
   TensorView view(std::int64_t rows = 0) const {
     const std::int64_t extents[] = {rows == 0 ? size_ : rows, rows == 0 ? 0 : size_ / rows};
     TensorView view = make_contiguous_view(memory_, DType::int32, rows == 0 ? 1 : 2, extents);

@@ -1,4 +1,4 @@
-// Backward calls of closed-form plans whose lengths and documents are those of the call.
+// Backward calls of closed-form plans that bring their own lengths and documents.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace fdma::testing {
 
-/// Plans a random mask in closed form of up to `most` queries and keys and
-/// calls by that plan twice, with other lengths and documents each time; what is wrong with the
-/// gradients, empty if nothing. Where `backward` asks for deterministic calls each is run again and
-/// must give the same bits.
+/// Plans a random closed-form mask of up to `most` queries and keys and calls by that plan twice,
+/// with other lengths and documents each time. If `backward` asks for deterministic calls, each
+/// call is run again and must give the same bits. Says what is wrong with the gradients; empty if
+/// nothing is.
 std::string random_calls_error(BackendFixture& fixture, std::uint32_t seed, std::int64_t most,
                                CaseChoice choice, const BackwardChoice& backward = {});
 

@@ -39,7 +39,7 @@ std::vector<std::vector<int>> covering_array(const std::vector<int>& sizes, std:
   std::set<Pair> open = all_pairs(sizes);
   std::vector<std::vector<int>> rows;
   while (!open.empty()) {
-    // The best of some random rows that each have the first open pair.
+    // Takes the row that meets most open pairs, among random rows that each have the first one.
     const auto [i, a, j, b] = *open.begin();
     std::vector<int> best;
     std::set<Pair> best_met;

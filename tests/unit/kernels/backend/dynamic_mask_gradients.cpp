@@ -62,7 +62,7 @@ class GradientRun {
                  call.object.backward_workspace_bytes(deterministic())));
   }
 
-  // Deterministic calls, whatever was in memory.
+  // Checks that deterministic calls give the same bits whatever the memory held before.
   std::string check_bits() {
     is_deterministic_ = true;
     std::vector<unsigned char> first;
@@ -86,7 +86,7 @@ class GradientRun {
     return {call_.heads.batch, call_.heads.heads_kv, call_.kv_len};
   }
 
-  // One call; dscores become those of the case's bias.
+  // Makes one call. Its dscores become the dbias of the case.
   std::string run(bool has_kept, unsigned char poison = 0xff) {
     BackwardOptions options = test_case_.options();
     options.deterministic = is_deterministic_;
@@ -116,7 +116,8 @@ class GradientRun {
     return done ? set_bias_gradient(dscores_.fetch()) : done.error().message;
   }
 
-  // Past an element's keys, and without a bias, they are 0.
+  // Copies gradients of scores to the dbias of the case. They must be 0 past an element's keys, and
+  // everywhere if there is no bias.
   std::string set_bias_gradient(const std::vector<float>& of_scores) {
     const AttentionShape& shape = test_case_.plan().shape;
     for (std::size_t i = 0; i < of_scores.size(); ++i) {
@@ -132,7 +133,7 @@ class GradientRun {
     return {};
   }
 
-  // dv of the last call, row by row; past an element's keys 0.
+  // dv of the last call, row by row; 0 past an element's keys.
   std::vector<float> dv() const {
     const AttentionShape& shape = test_case_.plan().shape;
     std::vector<float> values;
@@ -201,7 +202,7 @@ class GradientRun {
         largest = std::max(largest, std::abs(expected[i]));
         error = std::max(error, std::abs(got[i] - expected[i]));
       }
-      // Sums in another order, of gradients and of scores.
+      // The tolerance covers sums of gradients and of scores in another order.
       return largest > 0 && error <= 2e-4f * largest
                  ? std::string()
                  : fmt::format("{}: error {}, largest {}", name, error, largest);

@@ -10,26 +10,30 @@
 
 namespace fdma::testing {
 
-/// A forward call that has been made and checked, and what it was made of.
+/// A forward call that has been made and checked, with its inputs.
 struct GradientCall {
   const BackendDynamicMaskCase& test_case;
   const DynamicMaskAttention& object;  ///< with has_gradients
-  const MaskCase& mask;                ///< what was selected
+  const MaskCase& mask;                ///< the selected cells
   CaseHeads heads;
   CaseChoice choice;
   const std::vector<float>& scores;   ///< [batch, heads_kv, kv_len]
-  const std::vector<Interval>& kept;  ///< the same
+  const std::vector<Interval>& kept;  ///< [batch, heads_kv, kv_len]
   std::int64_t kv_len = 0;
-  std::function<void(BackendAttentionCase&)> set_bias = {};  ///< to the scores
-  std::int64_t columns = 0;                                  ///< of dt_proj
+  std::function<void(BackendAttentionCase&)> set_bias = {};  ///< sets the bias to the scores
+  std::int64_t columns = 0;                                  ///< the columns of dt_proj
   std::vector<float> dt_proj = {}, a_coef = {};
 };
 
-/// With the scores given: all gradients are within the bounds of float64, those of keys that no
-/// query keeps exactly 0; deterministic calls are so as well and give the same bits, whatever
-/// memory held before; on the host also where the call selects by itself. Where the case makes its
-/// scores, they are made in another call, which adds what zoh_scores_backward makes
-/// of the same gradients of scores. Empty, or what is wrong.
+/// Checks backward calls; says what is wrong, and is empty if nothing is.
+///
+/// Calls that are given the scores: all gradients must be within the bounds of TensorError against
+/// float64, and those of keys that no query keeps must be exactly 0. The same holds for
+/// deterministic calls, which must also give the same bits whatever the memory held before. On the
+/// host it also holds for calls that select by themselves.
+///
+/// If the case computes its scores, another call computes them. It must add the result of
+/// zoh_scores_backward for the same gradients of scores.
 std::string check_dynamic_mask_gradients(BackendFixture& fixture, const GradientCall& call);
 
 }  // namespace fdma::testing

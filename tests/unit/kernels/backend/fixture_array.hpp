@@ -9,7 +9,7 @@
 
 namespace fdma::testing {
 
-/// Memory of the machine with the contents of a host array, and back.
+/// Memory of a fixture with the contents of a host array; fetch() copies it back.
 template <class T>
 class FixtureArray {
  public:

@@ -1,4 +1,4 @@
-// Memory between pages that fault: a read or write one byte past its end ends the test at once.
+// Memory between pages that fault. A read or write one byte past its end ends the test at once.
 #pragma once
 
 #include <cstddef>
@@ -6,11 +6,11 @@
 
 namespace fdma::testing {
 
-/// Which end of the storage touches the page that faults. What is left of the first or last page is
+/// The end of the storage that touches the page that faults. The rest of the first or last page is
 /// filled with a canary.
 enum class GuardSide : std::uint8_t { end, begin };
 
-/// Owns pages of its own; the data is not aligned to anything where it ends at the guard.
+/// Owns its pages. Data that ends at the guard has no particular alignment.
 class GuardedBuffer {
  public:
   GuardedBuffer(std::int64_t num_bytes, GuardSide side);
@@ -23,7 +23,7 @@ class GuardedBuffer {
   std::int64_t num_bytes() const { return num_bytes_; }
   /// Sets every byte.
   void fill(unsigned char value);
-  /// True iff nothing beside the data was written.
+  /// True iff nothing outside the data was written.
   bool has_canaries() const;
   /// Makes the data read-only: a write ends the test.
   void make_read_only();
@@ -32,7 +32,7 @@ class GuardedBuffer {
   unsigned char* mapping_ = nullptr;  ///< guard page, pages, guard page
   std::size_t mapped_bytes_ = 0;
   unsigned char* pages_ = nullptr;
-  std::size_t page_bytes_ = 0;  ///< between the guards
+  std::size_t page_bytes_ = 0;  ///< bytes of the pages between the guards
   unsigned char* data_ = nullptr;
   std::int64_t num_bytes_ = 0;
 };

@@ -15,7 +15,8 @@
 namespace fdma::testing {
 namespace {
 
-// A fixture that cannot be built is a defect of the test: it ends the test with a message.
+// Returns the value. A case that cannot be built is a defect of the test and ends it with a
+// message.
 template <class T>
 T must(const std::string& what, Result<T> result) {
   if (!result) throw std::runtime_error(what + ": " + result.error().message);
@@ -104,7 +105,7 @@ MaskCase random_case(std::mt19937& rng, std::int64_t num_batches, std::int64_t n
   }
   MaskCase result = combined("random", num_batches, num_heads, cases, block);
   const auto format = static_cast<MaskFormat>(pick(rng, 0, 5));
-  // Not every mask has a parametric form.
+  // The conversion may fail, since not every mask has a closed form.
   if (auto other = convert(result.mask, format, block)) result.mask = *std::move(other);
   result.name = fmt::format("random {} of {}x{}", to_string(result.mask.format()), block.block_q,
                             block.block_kv);

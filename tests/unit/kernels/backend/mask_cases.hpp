@@ -1,4 +1,4 @@
-// Masks with their cells, cell by cell from the oracles: what plans and attention are tested on.
+// Masks with their cells, for tests of plans and attention. The oracles give the cells one by one.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace fdma::testing {
 
-/// A mask and what its cells are.
+/// A mask and its cells.
 struct MaskCase {
   std::string name;
   BlockMask mask;
-  std::vector<Cells> cells;  ///< of pair (b, h) at b * num_heads + h, as the mask counts them
+  std::vector<Cells> cells;  ///< pair (b, h) of the mask is at b * num_heads + h
 
   const Cells& at(std::int64_t b, std::int64_t h) const {
     const MaskShape& shape = mask.shape;
@@ -29,28 +29,28 @@ struct MaskCase {
 /// Compiles the mask and evaluates its expression at every cell.
 MaskCase suite_case(const suite::SuiteMask& mask, BlockShape block);
 
-/// Compiles the mask and reads the cells of what came out: for long masks, where evaluating the
-/// expression at every cell takes seconds.
+/// Compiles the mask and reads the cells of the compiled mask. It is for long masks, for which
+/// evaluating the expression at every cell takes seconds.
 MaskCase compiled_case(const suite::SuiteMask& mask, BlockShape block);
 
-/// The twelve masks of the mask suite over kv_len keys, for q_len query rows, one batch element and
-/// head.
+/// The masks of the mask suite over kv_len keys, for q_len query rows, one batch element and head.
 std::vector<MaskCase> suite_cases(std::int64_t q_len, std::int64_t kv_len, BlockShape block);
 
-/// Masks of one batch element and head as one mask: `cases` has num_batches * num_heads entries,
-/// all of one batch element with equal lengths.
+/// Several masks of one batch element and head as one mask. `cases` has num_batches * num_heads
+/// entries. Those of the same batch element have equal lengths.
 MaskCase combined(std::string name, std::int64_t num_batches, std::int64_t num_heads,
                   const std::vector<MaskCase>& cases, BlockShape block);
 
 /// A mask of one batch element and head with these cells.
 MaskCase case_of(std::string name, const Cells& cells, BlockShape block);
 
-/// Random cells for each of num_batches * num_heads pairs, lengths per element, in a random format.
+/// Random cells for each of num_batches * num_heads pairs, in a random format. Lengths differ by
+/// batch element.
 MaskCase random_case(std::mt19937& rng, std::int64_t num_batches, std::int64_t num_heads,
                      std::int64_t max_len, BlockShape block);
 
-/// A shape that the mask fits, of `heads_kv` KV heads; heads_q is the mask's, or `heads_q` where
-/// the mask has 1.
+/// A shape that the mask fits, with `heads_kv` KV heads. The mask gives the number of query heads
+/// unless it has 1 head; then it is `heads_q`.
 AttentionShape shape_for(const BlockMask& mask, std::int64_t batch, std::int32_t heads_q,
                          std::int32_t heads_kv);
 

@@ -1,4 +1,4 @@
-// How far a tensor is from its reference, and how far it may be.
+// The error of a tensor against its reference, and the bound of that error.
 #pragma once
 
 #include <algorithm>
@@ -18,14 +18,14 @@ struct RowPlace {
 };
 std::string to_string(const RowPlace& place);
 
-/// Largest errors of one tensor. FDMA's may be twice that of an explicit computation in the
-/// tensor's own type, plus 1e-5 times the largest magnitude of the reference (an explicit
-/// computation of rows with one key has no error at all).
+/// The largest errors of one tensor. The error of FDMA may be twice that of an explicit computation
+/// in the tensor's own type, plus 1e-5 times the largest magnitude of the reference. The second
+/// term is needed since an explicit computation of rows with one key has no error at all.
 struct TensorError {
   double fdma = 0;
   double explicit_ = 0;
   double magnitude = 0;
-  RowPlace where;  ///< of the largest error of FDMA
+  RowPlace where;  ///< the place of the largest error of FDMA
   double got = 0;
   double wanted = 0;
 
@@ -44,7 +44,7 @@ struct TensorError {
   }
 };
 
-/// What is wrong with tensor `name`; empty if it is within its bound.
+/// Says what is wrong with tensor `name`; empty if it is within its bound.
 std::string bound_error(std::string_view name, const TensorError& error);
 
 }  // namespace fdma::testing

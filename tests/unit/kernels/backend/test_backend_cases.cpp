@@ -1,5 +1,5 @@
-// The cases that GPU backends pass (tests/gpu), on the CPU: a part of them, so that a defect of
-// masks, reference or comparison is found here.
+// Runs some of the cases of GPU backends (tests/gpu) on the CPU. A defect of masks, reference or
+// comparison is then found here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using testing::Layout;
 using testing::MaskCase;
 
-// Runs every `every`-th of the cases; the references are slow here, so that few rows are compared.
+// Runs every `every`-th of the cases. It compares few rows, since the references are slow here.
 void expect_good(const std::vector<BackendCase>& test_cases, std::size_t every,
                  PlanCounts* counts = nullptr) {
   CpuFixture fixture;
@@ -61,7 +61,8 @@ TEST(BackendAttentionCase, OutAndOutLowAreFloat32OnTheCpu) {
   }
 }
 
-// What the GPU's cases rely on: every kind of segment comes, rows and keys have several intervals.
+// The cases of GPU backends rely on masks that have every kind of segment, and several intervals in
+// rows and keys.
 TEST(BackendAttentionCase, MasksHaveEveryKindOfSegment) {
   std::mt19937 rng(5);
   const MaskCase mask = testing::combined(
@@ -116,7 +117,7 @@ TEST(BackendAttentionCase, ManyItemsAreMoreThanThreeForEachWorker) {
   }
 }
 
-// The harness sees what it looks for.
+// Puts defects into results and checks that BackendAttentionCase finds them.
 class BackendAttentionCaseDefects : public ::testing::Test {
  protected:
   static MaskCase causal() {
@@ -132,7 +133,7 @@ class BackendAttentionCaseDefects : public ::testing::Test {
     return choice;
   }
 
-  // What the check says after `change`.
+  // The message of the check after `change`.
   static std::string defect(void (*change)(BackendAttentionCase&)) {
     CpuFixture fixture;
     const MaskCase mask = causal();
@@ -160,7 +161,7 @@ TEST_F(BackendAttentionCaseDefects, AreNoticed) {
                 t.out_low().set(1, 20, 1, 5, t.out().get(1, 20, 1, 5) / 100);
               }),
               HasSubstr("residual"));
-  // One element after the last of a head lies in the gap.
+  // The element after the last one of a head is in the gap.
   EXPECT_THAT(defect([](BackendAttentionCase& t) { t.out().set(0, 3, 0, 64, 1); }),
               HasSubstr("out: byte"));
   EXPECT_THAT(defect([](BackendAttentionCase& t) { t.lse().set(0, 3, 2, 0, 1); }),

@@ -1,5 +1,5 @@
-// A tensor for tests: any order of its dimensions, gaps between its rows, guards around it, and
-// poison wherever no valid element lies.
+// A tensor for tests with any order of dimensions, gaps between rows, guards around the storage,
+// and poison in all bytes that hold no valid element.
 #pragma once
 
 #include <array>
@@ -14,19 +14,19 @@
 
 namespace fdma::testing {
 
-/// How the elements lie in memory.
+/// The memory layout of the elements.
 enum class Order : std::uint8_t {
   rows,        ///< row-major: [batch, length, heads, dim]
   head_major,  ///< [batch, heads, length, dim]
-  gaps,        ///< row-major with 3 elements between rows: nothing is aligned
-  reversed,    ///< heads descend in memory: a negative stride
+  gaps,        ///< row-major with 3 elements between rows, so that nothing is aligned
+  reversed,    ///< heads descend in memory, so that their stride is negative
 };
 
-/// Elements [batch, length, heads, dim]; rank 3, [batch, heads, length], where dim = 0 is given.
+/// Elements [batch, length, heads, dim], or [batch, heads, length] if dim is 0.
 ///
-/// Element b has lengths[b] (or lengths[0]) rows; extents are those of the longest one, but storage
-/// ends with the last row that exists, so that reading another one may fault. Everything is
-/// poisoned with 0xff bytes (NaN in every type) until it is set.
+/// Batch element b has lengths[b] (or lengths[0]) rows. The extents are those of the longest
+/// element, but the storage ends with the last valid row, so that reading past it may fault.
+/// Everything is poisoned with 0xff bytes (NaN in every type) until it is set.
 class TestTensor {
  public:
   TestTensor(DType dtype, std::int64_t batch, std::vector<std::int64_t> lengths, std::int64_t heads,
@@ -37,7 +37,8 @@ class TestTensor {
   double get(std::int64_t b, std::int64_t i, std::int64_t h, std::int64_t d = 0) const;
   void set(std::int64_t b, std::int64_t i, std::int64_t h, std::int64_t d, double value);
 
-  /// Random elements, about normal, times `scale`; the same for every order and guard.
+  /// Sets random elements, about normal, times `scale`. They are the same for every order and
+  /// guard.
   void randomize(std::uint64_t seed, double scale);
   /// Rows [0, length(b)) of one head, row-major.
   std::vector<double> head(std::int64_t b, std::int64_t h) const;
@@ -46,8 +47,8 @@ class TestTensor {
 
   void fill(unsigned char value) { buffer_->fill(value); }
   void make_read_only() { buffer_->make_read_only(); }
-  /// What was written where no valid element lies (`poison`: what was there before); empty if
-  /// nothing.
+  /// Says what was written to bytes that hold no valid element and held `poison` before; empty if
+  /// nothing was.
   std::string stray_writes(unsigned char poison) const;
 
  private:
@@ -66,8 +67,8 @@ class TestTensor {
   std::int64_t heads_;
   std::int64_t dim_;
   bool is_rank3_;
-  std::array<std::int64_t, 3> strides_{};  ///< of batch, length, heads
-  std::int64_t base_ = 0;                  ///< element (0, 0, 0, 0)
+  std::array<std::int64_t, 3> strides_{};  ///< strides of batch, length, heads
+  std::int64_t base_ = 0;                  ///< index of element (0, 0, 0, 0)
   std::unique_ptr<GuardedBuffer> buffer_;
 };
 

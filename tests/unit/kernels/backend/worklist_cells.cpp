@@ -13,7 +13,7 @@
 namespace fdma::testing {
 namespace {
 
-// The cells of one KV head as its work tiles have them.
+// Counts, for each cell of one KV head, the work tiles that have it.
 class HeadCells {
  public:
   HeadCells(std::int64_t q_len, std::int64_t kv_len)
@@ -40,7 +40,7 @@ std::string check_worklist_plan(const AttentionPlan& plan, const MaskCase& expec
       heads.emplace_back(shape.q_len(b), shape.kv_len(b));
     }
   }
-  std::map<std::pair<std::int32_t, std::int32_t>, int> work_tiles_of_key;  // by KV head and key
+  std::map<std::pair<std::int32_t, std::int32_t>, int> work_tiles_of_key;  // key: KV head, key
   std::set<std::pair<std::int32_t, std::int32_t>> summed;
   std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t> previous{-1, 0, 0, 0};
   const std::int32_t segment = worklist_segment(plan);

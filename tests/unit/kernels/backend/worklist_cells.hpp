@@ -1,4 +1,5 @@
-// What a backward plan over worklist keys computes, by the documented meaning of its lists.
+// The cells that a backward plan with a kv worklist computes, by the documented meaning of its
+// lists.
 #pragma once
 
 #include <string>
@@ -8,10 +9,12 @@
 
 namespace fdma::testing {
 
-/// The first thing wrong with `plan`, one of kv worklists, as a plan of `expected`; empty if
-/// nothing is: its work tiles hold every cell of every KV head once and no other, the same for all
-/// of its query heads; cells of full tiles are true; work tiles come by KV head and segment, in it
-/// longest first; sums are those of keys that several work tiles have, or entries.
+/// Checks `plan`, which has a kv worklist, as a plan of `expected`. Says the first thing that is
+/// wrong; empty if nothing is.
+///
+/// The work tiles must hold every true cell of every KV head once and no other cell, the same for
+/// all of its query heads. They must be ordered by KV head, then by segment, and the longest first
+/// in a segment. A key that several work tiles have must have a row of fp32 accumulators.
 std::string check_worklist_plan(const AttentionPlan& plan, const MaskCase& expected);
 
 }  // namespace fdma::testing
