@@ -20,7 +20,8 @@ std::vector<std::int32_t> ids_of(const std::vector<std::int32_t>& lengths) {
   return ids;
 }
 
-/// Document d is a question (part 0) and 2 + d % 5 answers of equal length, the rest with the last.
+/// The part of each token in its document. Document d is a question (part 0) and 2 + d % 5 answers
+/// of equal length. The last answer also has the remaining tokens.
 std::vector<std::int32_t> parts_of(const std::vector<std::int32_t>& lengths) {
   std::vector<std::int32_t> parts;
   for (std::size_t d = 0; d < lengths.size(); ++d) {
@@ -33,7 +34,8 @@ std::vector<std::int32_t> parts_of(const std::vector<std::int32_t>& lengths) {
   return parts;
 }
 
-/// First query that sees key k under qk_sparse, where that is later than k itself; 0 otherwise.
+/// For each key k, the first query that sees it under qk_sparse if that is later than k itself;
+/// otherwise 0.
 std::vector<std::int32_t> visible_from(const DocumentSample& sample) {
   std::vector<std::int32_t> first;
   std::int32_t begin = 0;
@@ -45,7 +47,7 @@ std::vector<std::int32_t> visible_from(const DocumentSample& sample) {
   return first;
 }
 
-/// First query that no longer sees key k; n for the keys that are never evicted.
+/// For each key k, the first query that no longer sees it; n for keys that are never evicted.
 std::vector<std::int32_t> eviction_ends(std::int64_t n, Random& random) {
   std::vector<std::int32_t> ends(static_cast<std::size_t>(n), static_cast<std::int32_t>(n));
   std::vector<std::int32_t> alive;
@@ -70,8 +72,8 @@ std::vector<float> random_scores(std::int64_t n, Random& random) {
   return scores;
 }
 
-/// The same documents over `seq_len` tokens: boundaries are scaled and rounded down, documents that
-/// vanish are dropped.
+/// The same documents over `seq_len` tokens. Boundaries are scaled and rounded down, and documents
+/// that become empty are dropped.
 DocumentSample scaled(const DocumentSample& sample, std::int64_t seq_len) {
   std::int64_t total = 0;
   for (const std::int32_t length : sample.lengths) total += length;

@@ -1,4 +1,4 @@
-// The masks of today's training and inference that FDMA is measured on.
+// The mask suite: masks of current training and inference, on which FDMA is measured.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace fdma::suite {
 
-/// Lengths at which the mask suite is defined.
+/// The lengths at which the mask suite is defined.
 inline constexpr std::int64_t kSuiteLengths[] = {8192, 32768, 131072, 1048576};
 
-/// Packed documents of one sequence: the first sample of tests/data/document_lengths.json for 8192,
-/// 32768 and 131072 tokens, that of 131072 eight times for 1048576, that of 8192 scaled down for
-/// fewer.
+/// The packed documents of one sequence. For 8192, 32768 and 131072 tokens they are the first
+/// sample in tests/data/document_lengths.json. For 1048576 tokens they are that of 131072 eight
+/// times, and for fewer than 8192 that of 8192 scaled down.
 struct DocumentSample {
   std::vector<std::int32_t> lengths;
   std::vector<std::int32_t> prefixes;  ///< prefix length of each document

@@ -19,14 +19,15 @@ std::vector<std::int32_t> random_runs(std::int64_t count, std::int64_t run, std:
   return values;
 }
 
-/// One random document of `count` per token: ascending, so that documents are consecutive.
+/// A random document id below `count` for each token. The ids ascend, so that documents are
+/// consecutive.
 std::vector<std::int32_t> consecutive_ids(std::int64_t n, std::int64_t count, Random& random) {
   std::vector<std::int32_t> ids = random_runs(n, 1, count, random);
   std::sort(ids.begin(), ids.end());
   return ids;
 }
 
-/// begin and end of random intervals, constant over `run` neighbours.
+/// The begin and the end of random intervals. `run` neighbouring entries are equal.
 std::pair<SuiteTable, SuiteTable> random_intervals(std::int64_t n, std::int64_t run,
                                                    Random& random) {
   std::vector<std::int32_t> begin = random_runs(n, run, n, random);

@@ -12,8 +12,8 @@
 
 namespace fdma::suite {
 
-/// An owned table: `integers`, `booleans` or `floats` is filled, by dtype (int32, boolean or
-/// float32: scores of topk), row-major.
+/// An owned table, row-major. `integers`, `booleans` or `floats` is filled, for dtype int32,
+/// boolean or float32 (scores of topk).
 struct SuiteTable {
   DType dtype = DType::int32;
   std::vector<std::int64_t> extents;
@@ -21,7 +21,7 @@ struct SuiteTable {
   std::vector<std::uint8_t> booleans;
   std::vector<float> floats;
 
-  /// Of an integer or boolean table.
+  /// The entry at index i of an integer or boolean table.
   std::int64_t at(std::int64_t i) const {
     const auto index = static_cast<std::size_t>(i);
     return dtype == DType::boolean ? booleans[index] : integers[index];
@@ -43,10 +43,11 @@ struct SuiteMask {
   Tables bound_tables() const;  ///< borrows
 };
 
-/// A mask of q_len = kv_len = n, one batch element, one head.
+/// A mask with q_len = kv_len = n, one batch element and one head.
 SuiteMask make_square(std::string name, std::string spec, std::int64_t n);
 
-/// Random numbers that are the same everywhere (SplitMix64; the standard distributions are not).
+/// Random numbers by SplitMix64. They are the same on every platform; those of the standard
+/// distributions are not.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}

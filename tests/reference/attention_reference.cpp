@@ -45,14 +45,16 @@ std::uint16_t encode16(double value, Format16 format) {
   int exponent = 0;
   std::frexp(magnitude, &exponent);  // magnitude in [2^(exponent - 1), 2^exponent)
   exponent = std::max(exponent - 1, 1 - format.bias);
-  // In units of the last place; a carry into the next exponent adds up by itself, also to infinity.
+  // The mantissa in units of the last place. A carry goes into the exponent by the addition, also
+  // up to infinity.
   const double units = std::nearbyint(std::ldexp(magnitude, format.mantissa_bits - exponent));
   const double bits =
       units + std::ldexp(exponent + format.bias - 1, format.mantissa_bits);  // implicit bit: + 1
   return static_cast<std::uint16_t>(sign | static_cast<int>(std::fmin(bits, infinity)));
 }
 
-/// Four sums side by side: the order of additions is free here, and one sum would wait for itself.
+/// The dot product in four sums side by side. The order of additions is free here, and each
+/// addition to a single sum would wait for the one before it.
 template <class Real>
 Real dot(const Real* a, const Real* b, std::int64_t n) {
   Real sums[4] = {0, 0, 0, 0};
@@ -62,7 +64,7 @@ Real dot(const Real* a, const Real* b, std::int64_t n) {
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-/// What enters a matrix product or leaves it, in a type of its own or as it is.
+/// Rounds the operands and results of a matrix product to a type. Keep leaves them as they are.
 struct Round {
   DType dtype;
   double operator()(double value) const { return rounded(value, dtype); }
@@ -72,7 +74,7 @@ struct Keep {
   double operator()(double value) const { return value; }
 };
 
-/// One head's inputs in type Real, and the softmax of its rows.
+/// The inputs of one head in type Real, and the softmax of its rows.
 template <class Real>
 class Head {
  public:
@@ -89,7 +91,8 @@ class Head {
   const Real* v(std::int64_t key) const { return v_.data() + key * problem_.head_dim_v; }
   Real scale() const { return scale_; }
 
-  /// The keys that a row sees, and how much of each; log(sum exp), -inf without any.
+  /// Sets `keys` to the keys that a row sees and `p` to their exponentials. Returns log(sum exp),
+  /// or -inf for a row without keys.
   double softmax(std::int64_t row, std::vector<std::int64_t>& keys, std::vector<Real>& p) const {
     keys.clear();
     p.clear();
@@ -112,7 +115,7 @@ class Head {
     return largest + std::log(total);
   }
 
-  /// out = sum of p * v, the weights rounded, the sums too.
+  /// out = sum of p * v. The weights and the sums are rounded.
   template <class RoundP, class RoundOut>
   void weigh(const std::vector<std::int64_t>& keys, const std::vector<Real>& p, RoundP round_p,
              RoundOut round_out, std::vector<Real>& out) const {

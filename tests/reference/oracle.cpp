@@ -1,5 +1,6 @@
-// One recursive evaluation per cell. What does not change from cell to cell (tables found, names
-// with their arguments read) is prepared once per batch element and head; nothing else is clever.
+// One recursive evaluation per cell. Everything that is the same for all cells (tables, and named
+// masks with their arguments) is prepared once per batch element and head. There is no other
+// optimization.
 #include "oracle.hpp"
 
 #include <algorithm>
@@ -17,7 +18,7 @@ namespace {
 
 constexpr std::int32_t kMaxDepth = 2000;
 
-/// Where an expression is evaluated: at(..) replaces q and k, loops add variables.
+/// The values of the variables for one evaluation. at(..) replaces q and k; loops add variables.
 struct Place {
   Value q, k;
   const std::string* loop_name = nullptr;
@@ -57,10 +58,10 @@ class Oracle {
   const MaskShape& shape_;
   std::int64_t b_, h_;
   Value q_len_, kv_len_;
-  std::vector<TensorView> tables_;               ///< of `table` nodes
-  std::vector<std::optional<NamedMask>> named_;  ///< of `named` nodes but topk
-  std::vector<std::optional<TopkCells>> topk_;   ///< of topk
-  std::vector<Variable> variables_;              ///< of `variable` nodes
+  std::vector<TensorView> tables_;               ///< for `table` nodes
+  std::vector<std::optional<NamedMask>> named_;  ///< for `named` nodes except topk
+  std::vector<std::optional<TopkCells>> topk_;   ///< for topk nodes
+  std::vector<Variable> variables_;              ///< for `variable` nodes
   std::vector<bool> is_condition_;
 };
 
@@ -110,8 +111,8 @@ Result<void> Oracle::find_node_table(ExprId id) {
   return {};
 }
 
-// A table that is only ever the whole argument of a named mask is read by that; all others are
-// look-ups.
+// Marks the nodes that are evaluated. A table that only occurs as the whole argument of named masks
+// is not, since the named masks read it.
 std::vector<bool> Oracle::look_ups() const {
   std::vector<bool> is_look_up(expr_.nodes().size(), false);
   is_look_up[static_cast<std::size_t>(expr_.root())] = true;
@@ -133,7 +134,8 @@ std::vector<bool> Oracle::look_ups() const {
   return is_look_up;
 }
 
-// With the tables bound, every node is an integer or a condition.
+// Checks the types of the operands. Since the tables are bound, every node is either an integer or
+// a condition.
 Result<void> Oracle::check_type(ExprId id) {
   const ExprNode& node = expr_.node(id);
   const auto is_condition = [&](std::size_t child) {

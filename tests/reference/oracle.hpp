@@ -1,4 +1,4 @@
-// The oracle: what a mask means, cell by cell, straight from the expression.
+// The oracle evaluates a mask cell by cell, directly from the expression.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@ enum Cell : std::uint8_t { kMasked = 0, kAttend = 1, kUndefinedCell = 2 };
 
 /// The cells of batch element b and head h: q_len(b) * kv_len(b) bytes, row-major, each a Cell.
 ///
-/// Slow and obvious: evaluates the expression at every cell by the rules of docs/spec-language.md,
-/// with nothing shared with the compiler. For tests only; never shipped.
+/// The oracle is slow and obvious. It evaluates the expression at every cell by the rules of
+/// docs/spec-language.md and shares nothing with the compiler. It is for tests only.
 ///
 /// Errors      invalid_argument: a missing table or one of the wrong type, document lengths beyond
 ///             kv_len, ids not below docs, cyclic parents, parameters that a name forbids;
 ///             shape_mismatch: a table of wrong rank or extent; unsupported: an expression deeper
 ///             than 2,000 nodes (evaluation recurses)
-/// Cost        5 to 100 ns a cell for masks of a few nodes; sorting each row once for topk
+/// Cost        5 to 100 ns a cell for masks of a few nodes; topk also sorts each row once
 Result<std::vector<std::uint8_t>> oracle_cells(const MaskExpr& expr, const Tables& tables,
                                                const MaskShape& shape, std::int64_t b,
                                                std::int64_t h);
 
-/// True iff some cell is undefined: the mask is then an error for every other component.
+/// True iff some cell is undefined. Every other component reports such a mask as an error.
 bool has_undefined_cell(const std::vector<std::uint8_t>& cells);
 
 }  // namespace fdma::reference

@@ -1,5 +1,5 @@
-// Longer than most files of the tests because every named mask has its case here, so that one can
-// read this file beside the table of names.
+// This file is longer than most test files because every named mask has its case here. One can read
+// it beside the table of names in docs/spec-language.md.
 #include "oracle_named.hpp"
 
 #include <cstddef>
@@ -51,7 +51,7 @@ struct NamedMask::Source {
     wanted.is_boolean = is_boolean;
     return get(wanted);
   }
-  /// An integer table [batch]: its entry for this element.
+  /// The entry for this batch element in an integer table [batch].
   Result<Value> per_element(std::size_t argument) const {
     TableRequest wanted = request(argument);
     FDMA_TRY(TensorView whole, find_table(bound, wanted.name));
@@ -98,7 +98,7 @@ Result<NamedMask> NamedMask::make(const MaskExpr& expr, ExprId id, const Tables&
   return mask;
 }
 
-// What the sentence below the table of names says of integer arguments.
+// Checks the ranges of integer arguments that the sentence below the table of names states.
 Result<void> NamedMask::check_numbers() const {
   const auto must_be = [&](std::size_t argument, std::int64_t least) -> Result<void> {
     if (argument >= numbers_.size() || is_infinite_[argument] || !numbers_[argument].is_defined)
@@ -130,7 +130,7 @@ Result<void> NamedMask::check_numbers() const {
   }
 }
 
-// A length, prefix or padding of this element.
+// Checks a length, prefix or padding of this batch element.
 Result<void> NamedMask::check_length(Value length) const {
   if (!length.is_defined || (length.value >= 0 && length.value <= kv_len_.value)) return {};
   return invalid("a length is below 0 or above kv_len");
@@ -191,7 +191,7 @@ Result<void> NamedMask::read_arguments(const Source& source) {
         FDMA_TRY(TensorView table, find_table(source.bound, wanted.name));
         wanted.rank = table.rank == 1 ? 1 : 2;
         FDMA_TRY(TensorView own, source.get(wanted));
-        if (own.rank == 1) {  // one interval: as [1, n]
+        if (own.rank == 1) {  // one interval for each key or query: [1, n]
           own.rank = 2;
           own.extents = {1, own.extents[0], 1, 1};
           own.strides = {0, own.strides[0], 0, 0};
@@ -270,7 +270,7 @@ Result<void> NamedMask::read_tree(const Source& source) {
   const auto num_nodes = static_cast<std::int64_t>(parents_.size());
   for (const std::int64_t parent : parents_)
     if (parent < -1 || parent >= num_nodes) return invalid("tree: a parent is not a node or -1");
-  // 0: unknown, 1: on the path that is being followed, 2: known to end at a root.
+  // 0: unknown, 1: on the path that is being followed, 2: leads to a root.
   std::vector<std::uint8_t> state(parents_.size(), 0);
   for (std::int64_t start = 0; start < num_nodes; ++start) {
     const auto walk = [&](std::uint8_t from, std::uint8_t to) {

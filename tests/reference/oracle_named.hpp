@@ -1,4 +1,4 @@
-// The named masks of the oracle: each row of the table of names, literally.
+// The named masks of the oracle, each written as its row in the table of names.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ namespace fdma::reference {
 /// One named mask with its arguments, for one batch element and head.
 class NamedMask {
  public:
-  /// Reads the arguments. `evaluate` gives the value of an integer argument (it mentions neither q
-  /// nor k). Errors as oracle_cells.
+  /// Reads the arguments. `evaluate` gives the value of an integer argument, which mentions neither
+  /// q nor k. Errors: those of oracle_cells.
   static Result<NamedMask> make(const MaskExpr& expr, ExprId id, const Tables& tables,
                                 const MaskShape& shape, std::int64_t b, std::int64_t h,
                                 const std::function<Value(ExprId)>& evaluate);
 
-  /// The mask at query row q and key k, either of which at(..) may have made undefined or moved
-  /// outside the mask.
+  /// The value of the mask at query row q and key k. at(..) may have made q or k undefined or moved
+  /// them outside the mask.
   Value at(Value q, Value k) const;
 
  private:
@@ -47,16 +47,16 @@ class NamedMask {
 
   MaskForm form_ = MaskForm::none;
   Value q_len_, kv_len_;
-  std::vector<Value> numbers_;  ///< integer arguments in order; undefined and infinite ones apart
+  std::vector<Value> numbers_;  ///< integer arguments in order; is_infinite_ marks infinite ones
   std::vector<bool> is_infinite_;
   bool is_left_ = false;
-  std::vector<TensorView> tables_;         ///< of this element
+  std::vector<TensorView> tables_;         ///< tables for this batch element
   std::vector<std::int64_t> ids_;          ///< document of each key of this element
   std::vector<std::int64_t> order_;        ///< prefix_documents: position of a key in its document
   Value last_id_ = kUndefined;             ///< causal_blockwise: id of the last key that has one
   std::vector<std::int64_t> parents_;      ///< tree
-  mutable std::int64_t marked_node_ = -1;  ///< tree: whose ancestors are marked
-  mutable std::vector<std::uint8_t> is_marked_;  ///< tree: the node itself and its ancestors
+  mutable std::int64_t marked_node_ = -1;  ///< tree: the node whose ancestors are marked
+  mutable std::vector<std::uint8_t> is_marked_;  ///< tree: that node and its ancestors
 };
 
 }  // namespace fdma::reference

@@ -1,4 +1,4 @@
-// topk of the oracle: per query, the visible keys sorted by score.
+// topk of the oracle. It sorts the visible keys of each query by score.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace fdma::reference {
 
-/// topk(@scores, w, among=M) of one batch element and head.
+/// topk(@scores, w, among=M) for one batch element and head.
 class TopkCells {
  public:
-  /// `among(q, k)` is M there. A row in which M has an undefined cell is undefined.
-  /// Errors: invalid_argument (missing or NaN scores, w below 1), shape_mismatch.
+  /// `among(q, k)` is the value of M at (q, k). A row in which M has an undefined cell is
+  /// undefined. Errors: invalid_argument (missing or NaN scores, w below 1), shape_mismatch.
   static Result<TopkCells> make(const std::string& scores, Value w,
                                 const std::function<Value(Value q, Value k)>& among,
                                 const Tables& tables, const MaskShape& shape, std::int64_t b,
                                 std::int64_t h);
 
-  /// False outside the mask; undefined where q or k is.
+  /// The value at (q, k). It is false outside the mask, and undefined if q or k is.
   Value at(Value q, Value k) const;
 
  private:

@@ -1,7 +1,7 @@
-// Expressions grow from the root by weighted choice, through the C++ builder; each name gets tables
-// of the extents that it asks for, in a random integer type. Parameters are chosen so that masks
-// are seldom trivial at the lengths of tests. The file is long since every name of the language has
-// its row in it.
+// Expressions grow from the root by weighted choice, through the C++ builder. Each name gets tables
+// of the extents that it needs, in a random integer type. Parameters are chosen so that masks are
+// seldom trivial at the lengths of tests. The file is long since every name of the language has an
+// entry here.
 #include "random_expr.hpp"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ class Generator {
   RandomMask run();
 
  private:
-  // SplitMix64: the same numbers everywhere, which the standard's distributions do not promise.
+  // SplitMix64 gives the same numbers on every platform; the standard's distributions need not.
   std::uint64_t next() {
     std::uint64_t z = state_ += 0x9E3779B97F4A7C15u;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -43,7 +43,7 @@ class Generator {
     return *std::min_element(out_.shape.kv_lens.begin(), out_.shape.kv_lens.end());
   }
 
-  // Tables: the name of a new one.
+  // Adds a table and returns its name.
   std::string add_table(bool is_boolean, std::vector<std::int64_t> extents, std::int64_t low,
                         std::int64_t high);
   std::string add_values(bool is_boolean, std::vector<std::int64_t> extents,
@@ -110,7 +110,7 @@ std::string Generator::add_table(bool is_boolean, std::vector<std::int64_t> exte
   std::int64_t count = 1;
   for (const std::int64_t extent : extents) count *= extent;
   std::vector<std::int64_t> values;
-  // Long stretches of equal values as often as noise.
+  // Half of the tables have long runs of equal values; the others are noise.
   const int keep_percent = chance(50) ? 80 : 0;
   for (std::int64_t i = 0; i < count; ++i) {
     const bool keep = i > 0 && chance(keep_percent);
@@ -124,7 +124,7 @@ std::vector<std::int64_t> Generator::with_batch(std::vector<std::int64_t> extent
   return extents;
 }
 
-// Documents: consecutive or interleaved, with padding now and then.
+// A table of document ids. Documents are consecutive or interleaved, with padding now and then.
 std::string Generator::ids_table(std::int64_t num_docs) {
   const std::vector<std::int64_t> extents = with_batch({out_.shape.max_kv_len()});
   std::int64_t count = 1;
@@ -189,7 +189,7 @@ std::string Generator::parents_table() {
   return add_values(false, extents, parents);
 }
 
-// A number of keys for each batch element, seldom one that it does not have.
+// A number of keys for each batch element. It is seldom below 0 or above the element's kv_len.
 std::string Generator::per_element_table() {
   std::vector<std::int64_t> lengths;
   for (std::int64_t b = 0; b < out_.shape.num_batches; ++b)
@@ -226,7 +226,7 @@ IntExpr Generator::leaf() {
   }
 }
 
-// An index of a table: inside its extent unless undefined cells are welcome.
+// An index of a table. It is inside the extent unless undefined cells are allowed.
 IntExpr Generator::index_below(std::int64_t extent, int depth) {
   const IntExpr index = integer(depth);
   if (options_.allow_undefined && chance(30)) return index;
@@ -372,7 +372,7 @@ IntExpr Generator::parameter(std::int64_t low, std::int64_t high) {
   return value + mask::h % 3;
 }
 
-// Beyond what the name allows now and then, which is an error.
+// A bound. Now and then it is below what the name allows, which is an error.
 mask::Bound Generator::bound(std::int64_t low, std::int64_t high) {
   if (chance(15)) return mask::inf;
   return parameter(chance(2) ? -2 : low, high);

@@ -10,15 +10,15 @@
 
 namespace fdma::reference {
 
-/// What a random mask may look like.
+/// The limits of a random mask.
 struct RandomMaskOptions {
-  std::int64_t max_len = 40;     ///< of q_len and kv_len, which differ as often as not
-  std::int64_t max_batches = 3;  ///< 1 as often as not; likewise heads
+  std::int64_t max_len = 40;     ///< limit of q_len and kv_len, which often differ
+  std::int64_t max_batches = 3;  ///< at least half of the masks have 1; the same holds for heads
   std::int64_t max_heads = 3;
-  int max_depth = 4;             ///< of the condition
-  bool allow_undefined = false;  ///< look-ups, divisors and shifts that may leave their range
+  int max_depth = 4;             ///< depth of the condition
+  bool allow_undefined = false;  ///< allows look-ups, divisors and shifts outside their range
   bool allow_at = true;
-  bool allow_names = true;  ///< named masks, tables fitted to the shape
+  bool allow_names = true;  ///< allows named masks, whose tables fit the shape
 };
 
 struct RandomMask {
@@ -29,9 +29,9 @@ struct RandomMask {
   std::string describe() const;
 };
 
-/// The mask of a seed: equal seeds and options give equal masks on every platform. Every table is
-/// mentioned by the expression. With allow_undefined false, a cell may still be undefined by
-/// overflow or by at(..), and an argument may be one that its name forbids; the oracle tells.
+/// The mask of a seed. Equal seeds and options give equal masks on every platform. The expression
+/// mentions every table. Even without allow_undefined, a cell may be undefined by overflow or by
+/// at(..), and an argument may be one that its name forbids; the oracle tells whether that is so.
 RandomMask make_random_mask(std::uint64_t seed, const RandomMaskOptions& options = {});
 
 }  // namespace fdma::reference

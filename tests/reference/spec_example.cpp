@@ -8,7 +8,7 @@
 namespace fdma::reference {
 namespace {
 
-// The settings of one example: `name = value` with commas or line ends between.
+// Reads the settings of one example: `name = value`, separated by commas or line ends.
 class SettingsReader {
  public:
   SettingsReader(std::string_view text, SpecExample& example) : text_(text), example_(example) {}
@@ -38,7 +38,7 @@ class SettingsReader {
     return std::string(text_.substr(begin, position_ - begin));
   }
 
-  // A number or a list of lists; extents are those of the first list at each depth.
+  // Reads a number or nested lists. The extents are those of the first list at each depth.
   bool read_value(std::size_t depth) {
     if (accept("[")) {
       if (extents_.size() <= depth) extents_.push_back(-1);

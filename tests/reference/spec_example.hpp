@@ -1,5 +1,5 @@
-// The worked examples of docs/spec-language.md: a specification, what it is bound to, and its
-// cells.
+// The worked examples of docs/spec-language.md. Each has a specification, the lengths and tables
+// that it is bound to, and its cells.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ namespace fdma::reference {
 ///     001                                     "undefined at q = 0, k = 2" or "error <code>: <words
 ///                                             of the message>"
 struct SpecExample {
-  int line = 0;  ///< of the opening fence, from 1
+  int line = 0;  ///< line of the opening fence, counted from 1
   std::string spec;
   MaskShape shape;
   TableSet tables;
@@ -37,7 +37,7 @@ struct SpecExample {
 /// All examples of a Markdown page, in order. Errors: invalid_argument with the line.
 Result<std::vector<SpecExample>> read_spec_examples(std::string_view page);
 
-/// How `cells` [q_len * kv_len] of 0, 1 or 2 are drawn: one row a line; 2 is "?".
+/// Draws `cells` [q_len * kv_len], each 0, 1 or 2. Each row is a line; 2 is drawn as "?".
 std::string draw_cells(const std::vector<std::uint8_t>& cells, std::int64_t q_len,
                        std::int64_t kv_len);
 

@@ -10,7 +10,7 @@ void TableSet::add(const std::string& name, DType dtype, const std::vector<std::
                    const std::vector<std::int64_t>& values) {
   Array array{dtype, extents, values, {}};
   const auto element_bytes = static_cast<std::size_t>(size_bytes(dtype));
-  // One word more, so that empty tables have an address too.
+  // The storage has more words than the elements need, so that empty tables have an address too.
   array.storage.resize(values.size() * element_bytes / 8 + 2);
   auto* bytes = reinterpret_cast<unsigned char*>(array.storage.data());
   for (std::size_t i = 0; i < values.size(); ++i)  // little-endian: the low bytes come first

@@ -1,7 +1,8 @@
 // The arithmetic of the mask language, one function per rule: 64-bit integers that may be
 // undefined, and three-valued logic.
 //
-// Written to be compared with docs/spec-language.md line by line; shares nothing with the compiler.
+// This file is written to be compared with docs/spec-language.md line by line. It shares nothing
+// with the compiler.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ inline constexpr Value kUndefined{0, false};
 inline Value integer(std::int64_t x) { return {x, true}; }
 inline Value condition(bool x) { return {x ? 1 : 0, true}; }
 
-// Integers: undefined operands make undefined results; so does overflow.
+// Integers. Undefined operands and overflow make undefined results.
 
 inline Value add(Value x, Value y) {
   Value sum;
@@ -47,14 +48,14 @@ inline Value mul(Value x, Value y) {
 
 inline Value negate(Value x) { return sub(integer(0), x); }
 
-/// Rounds down; a divisor that is not positive is undefined.
+/// The quotient rounded down. It is undefined if the divisor is not positive.
 inline Value floor_div(Value x, Value y) {
   if (!x.is_defined || !y.is_defined || y.value <= 0) return kUndefined;
   const std::int64_t quotient = x.value / y.value;
   return integer(x.value % y.value < 0 ? quotient - 1 : quotient);
 }
 
-/// In [0, y); a divisor that is not positive is undefined.
+/// The remainder in [0, y). It is undefined if the divisor is not positive.
 inline Value mod(Value x, Value y) {
   if (!x.is_defined || !y.is_defined || y.value <= 0) return kUndefined;
   const std::int64_t remainder = x.value % y.value;
@@ -101,7 +102,7 @@ inline Value equal(Value x, Value y) {
   return {x.value == y.value ? 1 : 0, x.is_defined && y.is_defined};
 }
 
-// Logic: false decides a conjunction and true a disjunction, whatever the other side is.
+// Logic. False decides a conjunction and true decides a disjunction, whatever the other side is.
 
 inline Value logical_not(Value x) { return {x.value != 0 ? 0 : 1, x.is_defined}; }
 

@@ -15,8 +15,8 @@ Cells topk_cells(std::int64_t q_len, std::int64_t kv_len, std::int64_t width,
                  const std::vector<float>& scores);
 
 /// Masks of one head each:
-///   - learned top-k with scores that are independent, that grow with the key, that come in clusters
-///     and that are mostly equal
+///   - learned top-k with scores that are independent, that grow with the key, that come in
+///     clusters and that are mostly equal
 ///   - random eviction
 ///   - keys that become invisible and visible again, one by one and a whole tile at once
 ///   - keys chosen for each row, and keys chosen for runs of rows
