@@ -11,7 +11,7 @@
 
 namespace fdma::gpu_test {
 
-/// Throws, which fails the test: an error of CUDA is never a reason to go on.
+/// Throws if `error` is an error, which fails the test.
 inline void require(cudaError_t error, const char* what) {
   if (error != cudaSuccess) {
     throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
@@ -35,11 +35,11 @@ inline int compute_capability() {
     GTEST_SKIP() << "no GPU of compute capability 9.0 on this machine"; \
   }
 
-/// Elements in device memory, copied from a vector and back. Has an address also where it is empty.
+/// Elements in device memory, copied from a vector and back. An empty array has an address too.
 template <class T>
 class DeviceArray {
  public:
-  /// Elements as they come.
+  /// `size` elements that are not initialised.
   explicit DeviceArray(std::size_t size) : size_(size) {
     require(cudaMalloc(&data_, (size_ + 1) * sizeof(T)), "cudaMalloc");
   }

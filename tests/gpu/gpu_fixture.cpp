@@ -25,7 +25,7 @@ void GpuFixture::read(unsigned char* to, const unsigned char* from, std::int64_t
 
 namespace {
 
-// Uploads the plan, calls, waits.
+// Uploads the plan, makes the call and waits for it.
 template <class Call>
 Result<void> run(const AttentionPlan& plan, const UploadOptions& options, const char* name,
                  const Call& call) {

@@ -9,14 +9,14 @@
 
 namespace fdma::gpu_test {
 
-/// Where the references of cases are computed.
+/// The place where the references of cases are computed.
 enum class ReferenceOn : std::uint8_t {
   device,  ///< by the kernels of reference_rows.hpp
-  host,    ///< slowly; no kernel but attention runs
+  host,    ///< slow; no kernel except attention runs
 };
 
-/// The sm90 backend on the current device. Uploads the plan for each run; the workspace is filled
-/// with 0xff before and has canaries around it.
+/// The sm90 backend on the current device. It uploads the plan for each run. The workspace is
+/// filled with 0xff before the run and has canaries around it.
 class GpuFixture : public testing::BackendFixture {
  public:
   explicit GpuFixture(ReferenceOn reference = ReferenceOn::device) : reference_(reference) {}
@@ -42,7 +42,7 @@ class Workspace {
  public:
   explicit Workspace(const DevicePlan& plan);
   void* data() const { return memory_.data() + kCanaryBytes; }
-  /// Throws where a byte beside the workspace was written. Waits for the device.
+  /// Throws if a byte outside the workspace was written. Waits for the device.
   void require_canaries() const;
 
  private:
@@ -50,7 +50,7 @@ class Workspace {
   DeviceArray<unsigned char> memory_;
 };
 
-/// A stream of its own.
+/// A stream that this object creates and destroys.
 class OwnedStream {
  public:
   OwnedStream() { require(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"); }
@@ -65,11 +65,11 @@ class OwnedStream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// What a call puts into a stream, to be launched there again and again. Throws where the call
-/// fails or cannot be captured; nothing runs before a launch.
+/// The work that a call puts into a stream, captured as a graph that can be launched there again
+/// and again. Throws if the call fails or cannot be captured. Nothing runs before a launch.
 class CapturedGraph {
  public:
-  /// The call `times` in a row, as layers have them.
+  /// Captures the call `times` times in a row, as the layers of a model make it.
   CapturedGraph(const OwnedStream& stream, const std::function<Result<void>()>& call,
                 int times = 1);
   ~CapturedGraph() { cudaGraphExecDestroy(executable_); }
@@ -77,7 +77,7 @@ class CapturedGraph {
   CapturedGraph& operator=(const CapturedGraph&) = delete;
 
   void launch() const { require(cudaGraphLaunch(executable_, stream_.get()), "cudaGraphLaunch"); }
-  /// Launches and waits.
+  /// Launches the graph and waits for it.
   void replay() const {
     launch();
     stream_.wait();
@@ -88,7 +88,7 @@ class CapturedGraph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-/// The plan on the device; throws where that fails.
+/// The plan on the device; throws if the upload fails.
 DevicePlan uploaded(const AttentionPlan& plan, Stream stream = nullptr);
 
 }  // namespace fdma::gpu_test

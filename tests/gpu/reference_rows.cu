@@ -1,6 +1,6 @@
-// One block a row, in three passes over its keys: logits, exponentials, the product with v. Nothing
-// is clever here: every pass is a loop over keys or columns as the closed form has it. Logits are
-// kept in shared memory, those of longer rows in memory.
+// One block computes one row in three passes over its keys: logits, exponentials, the product with
+// v. Every pass is a plain loop over keys or columns by the definition. Logits are kept in shared
+// memory, or in global memory for long rows.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -27,7 +27,7 @@ struct Operand {
 
 struct Arguments {
   Operand q, k, v;
-  const float* bias;  ///< or null
+  const float* bias;  ///< null if there is none
   std::int64_t bias_batch_stride, bias_head_stride;
   double softmax_scale;
   int head_dim, head_dim_v;
@@ -44,8 +44,8 @@ __device__ const T* row_of(const Operand& operand, std::int64_t b, std::int64_t 
          h * operand.head_stride;
 }
 
-// float64 keeps its numbers; the explicit computation in float32 rounds them to T where the type of
-// a tensor would.
+// Numbers in float64 are not rounded. The explicit computation in float32 rounds to T where a
+// tensor of that type would.
 template <class T>
 __device__ double rounded(double x) {
   return x;
@@ -55,7 +55,7 @@ __device__ float rounded(float x) {
   return static_cast<float>(static_cast<T>(x));
 }
 
-// The maximum or sum of one number of each thread, for all of them.
+// The maximum or sum of one number of each thread, returned to every thread.
 template <class Real, class Combine>
 __device__ Real over_block(Real mine, Real* shared, const Combine& combine) {
   shared[threadIdx.x] = mine;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
                    Real* lse) {
   extern __shared__ double memory[];
   __shared__ Real shared[kThreads];
-  // Logits, then exponentials.
+  // These are first logits and then exponentials.
   Real* terms =
       scratch != nullptr ? scratch + blockIdx.x * scratch_stride : reinterpret_cast<Real*>(memory);
   const RowTask task = arguments.tasks[blockIdx.x];

@@ -1,4 +1,4 @@
-// The reference on the GPU is that of tests/reference: what the cases there compare with.
+// The reference on the GPU, with which GPU cases are compared, agrees with that of tests/reference.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ TEST(ReferenceRows, AreThoseOfTheHost) {
         ASSERT_NEAR(device.explicit_lse[i], host.explicit_lse[i], 1e-5) << i;
       }
     }
-    // Sums in another order: the same errors up to a rounding or two.
+    // The sums are in another order, so the errors agree up to a rounding or two.
     EXPECT_GT(host_error, 0);
     EXPECT_NEAR(device_error / host_error, 1, 0.15);
   }

@@ -1,4 +1,5 @@
-// Calibration on the GPU here: what it returns, not how long things take.
+// Calibration on the GPU of this machine. The tests check the results for plausibility, not the
+// times.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -49,7 +50,7 @@ TEST_F(CalibrateSm90, GivesAWholeProfile) {
   for (const StepCosts& steps : {tile.full, tile.bitmap, tile.rows, tile.columns, tile.gather}) {
     EXPECT_GT(steps.compute_us, 0);
   }
-  // An index tile of gathered keys is a tile that takes longer to come.
+  // An index tile of gathered keys is a tile that takes longer to load.
   const double full_us = tile.full.tile_us + tile.full.compute_us;
   const double index_tile_us = tile.gather.tile_us + tile.gather.compute_us;
   EXPECT_GT(tile.gather.tile_us, 0);

@@ -35,13 +35,13 @@ struct Problem {
   std::int32_t group_size = 1;
   std::int32_t heads_kv = 2;
   std::int32_t heads_per_tile = 1;
-  std::int32_t num_partials = 4;  ///< of a row; in a list one or two fewer here and there
-  bool is_grid = false;           ///< rows of a closed-form plan
+  std::int32_t num_partials = 4;  ///< partials of a row; some rows of a list have one or two fewer
+  bool is_grid = false;           ///< the rows are those of a closed-form plan
   bool is_bfloat16 = true;
   bool wants_lse = true;
   double lse_scale = 3;
   std::vector<std::int32_t> q_lens{128, 65};
-  bool has_run_time_lengths = false;  ///< half as long as those of the plan
+  bool has_run_time_lengths = false;  ///< lengths of the call are half as long as those of the plan
   std::string text() const {
     return fmt::format("head_dim_v {} group {} x {} tile of {} partials {}{}{}{} lse {}",
                        head_dim_v, group_size, heads_kv, heads_per_tile, num_partials,
@@ -62,7 +62,7 @@ class Combine {
     make_partials();
   }
 
-  // What is wrong; empty if nothing.
+  // Says what is wrong; empty if nothing is.
   std::string check() {
     run();
     const std::vector<std::uint16_t> first = out_;
@@ -125,8 +125,8 @@ class Combine {
     }
   }
 
-  // Random results; rows without keys in some or all partials, whose out is poison; what does not
-  // exist is poison too.
+  // Makes random partials. Some rows have no keys in some or all partials; their out is poison
+  // there. Rows that do not exist are poison too.
   void make_partials() {
     std::normal_distribution<float> normal;
     const sm90::PartialLayout layout{p_.head_dim_v, num_partials_};

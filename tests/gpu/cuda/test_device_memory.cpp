@@ -1,4 +1,5 @@
-// What callers without CUDA of their own use: memory, copies, fills, streams and timers of the GPU.
+// Memory, copies, fills, streams and timers of the GPU, for callers that do not use CUDA
+// themselves.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 

@@ -16,7 +16,7 @@ namespace {
 
 using gpu_test::DeviceArray;
 
-// One thread a work tile: writes its steps from first_step[work tile] on, and how many there were.
+// One thread for each work tile writes its steps from first_step[work tile] on, and their number.
 __global__ void walk_work_tiles(const WorkTile* work_tiles, std::int64_t num_work_tiles,
                                 const PlanSegment* segments, const std::int64_t* first_step,
                                 TileStep* steps, std::int64_t* num_steps) {
@@ -31,7 +31,8 @@ __global__ void walk_work_tiles(const WorkTile* work_tiles, std::int64_t num_wor
   num_steps[i] = count;
 }
 
-// What differs between the two walks; empty if nothing. Adds the steps compared to `num_compared`.
+// Says what differs between the two walks; empty if nothing does. Adds the number of compared steps
+// to `num_compared`.
 std::string compare_walks(const AttentionPlan& plan, std::int64_t& num_compared) {
   std::vector<TileStep> wanted;
   std::vector<std::int64_t> first_step{0};

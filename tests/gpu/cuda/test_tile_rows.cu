@@ -1,6 +1,6 @@
-// What closed-form plans of either direction make on the device: tile rows in their order, and the
-// mask fragments of tiles, against the closed forms on the host, at lengths and documents of a
-// call.
+// The ordered tile rows and the mask fragments of tiles that closed-form plans of either direction
+// make on the device. They are compared with the closed forms on the host, for the lengths and
+// documents of a call.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace {
 using gpu_test::DeviceArray;
 using testing::pick;
 
-// As much of a kernel's parameters as masks take.
+// The part of a kernel's parameters that masks need.
 template <bool kIsTransposed_>
 struct MaskParams {
   static constexpr bool kIsTransposed = kIsTransposed_;
@@ -37,7 +37,8 @@ struct MaskedTile {
   std::int32_t batch, tile_row, column_tile;
 };
 
-// One warp a tile: publishes its tile row as loading threads do, and makes its words.
+// One warp for each tile broadcasts the tile row as loading threads do, and makes the mask
+// fragments.
 template <class Params>
 __global__ void make_fragments(const Params p, const sm90::TileRow* rows, const MaskedTile* tiles,
                                std::uint32_t* words) {
@@ -69,7 +70,7 @@ __global__ void make_fragments(const Params p, const sm90::TileRow* rows, const 
   for (int i = lane; i < 512; i += 32) words[512 * blockIdx.x + i] = slot[i];
 }
 
-// Cells of tile rows that exist, on the host.
+// The value of a cell by the closed form on the host.
 bool host_cell(const ClosedFormElement& element, std::int32_t row, std::int32_t column) {
   const auto intervals = element.intervals(row);
   return std::any_of(intervals.begin(), intervals.end(), [&](const ClosedFormRange& each) {
@@ -117,7 +118,8 @@ std::string fragment_error(const sm90::PlanArrays& arrays, const sm90::RunTimeLe
   return {};
 }
 
-// Each tile row once, with the host's tiles; longest first, up to the classes of the sort.
+// Each tile row must be there once, with the tiles of the host. Longer rows must come first, up to
+// the classes of the sort.
 std::string row_error(const sm90::PlanArrays& arrays, const std::vector<sm90::TileRow>& rows,
                       const std::vector<ClosedFormElement>& elements, BlockShape tile) {
   for (std::size_t b = 0; b < elements.size(); ++b) {

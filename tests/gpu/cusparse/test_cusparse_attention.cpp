@@ -1,6 +1,6 @@
-// Attention by cuSPARSE against float64 and against the attention kernel: two ways to the same
-// numbers that share no code but the rows of the mask. Where the library is not found the tests
-// skip; the environment variable FDMA_CUSPARSE names it.
+// Attention by cuSPARSE against float64 and against the attention kernel. The two share no code
+// except the rows of the mask. If the library is not found, the tests skip; the environment
+// variable FDMA_CUSPARSE names it.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,8 +27,8 @@ using testing::MaskCase;
 
 constexpr BlockShape kBlock{128, 128};
 
-// Attention cases by cuSPARSE. The plan of a case says no more than shape and score; one for the
-// CPU takes every type and head size.
+// Runs attention cases by cuSPARSE. Only the shape and score of a case's plan are used. It is a
+// plan for the CPU, which takes every type and head size.
 class CusparseFixture : public GpuFixture {
  public:
   CusparseFixture(const MaskCase& mask, CusparseOptions options,
@@ -40,7 +40,7 @@ class CusparseFixture : public GpuFixture {
                        const AttentionOptions& options) override {
     FDMA_TRY(CusparseAttention attention,
              CusparseAttention::make(mask_.mask, plan.shape, plan.score, options_));
-    for (int i = 0; i < 2; ++i) {  // the second run finds the buffers of the first
+    for (int i = 0; i < 2; ++i) {  // the second run reuses the buffers of the first
       FDMA_TRY_VOID(attention.forward(tensors, nullptr, options));
     }
     require(cudaDeviceSynchronize(), "CusparseAttention::forward");
@@ -96,7 +96,7 @@ TEST_P(CusparseMaskSuiteOnGpu, IsAsAccurateAsAnExplicitProduct) {
   }
 }
 
-// 2,048 tokens, every row: both ways are within their bounds of float64, and of each other.
+// Every row of 2,048 tokens. Both results are within their bounds of float64, and of each other.
 TEST_P(CusparseMaskSuiteOnGpu, AgreesWithTheAttentionKernel) {
   const suite::SuiteMask suite_mask = suite::mask_suite(2048)[static_cast<std::size_t>(GetParam())];
   const MaskCase mask = testing::compiled_case(suite_mask, kBlock);

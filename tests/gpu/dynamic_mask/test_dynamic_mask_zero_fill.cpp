@@ -1,7 +1,8 @@
-// Backward calls of Dynamic Mask Attention whose main kernel writes zero fill of the fp32
-// accumulators itself, beside those with an order, for which kernels before it do: the same
-// gradients, whatever is in memory. The kernel does so for several KV heads where steps of 1,024
-// queries times tiles of w keys are 132 at least.
+// Backward calls of Dynamic Mask Attention whose main kernel writes the zero fill of the fp32
+// accumulators itself. For deterministic calls, kernels before the main kernel write it. Both kinds
+// of calls must give the same gradients, whatever is in memory. The main kernel writes the zero
+// fill if there are several KV heads and the steps of 1,024 queries times the tiles of w keys are
+// at least 132.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,13 +32,13 @@ std::uint16_t bfloat16_of(float x) {
 
 struct Case {
   std::int64_t batch;
-  std::vector<std::int64_t> lengths;  // one, or of each batch element
+  std::vector<std::int64_t> lengths;  // one for all batch elements, or one for each
   std::int32_t heads_q, heads_kv, head_dim;
   bool is_drifting;
   std::int64_t w = 2048;
 };
 
-// Of one shape: the tensors of both calls.
+// The shape and tensors that both calls have.
 class Calls {
  public:
   explicit Calls(const Case& c)
@@ -114,7 +115,7 @@ std::vector<float> widened(const DeviceArray<std::uint16_t>& array) {
   return wide;
 }
 
-// A few last digits of 16 bits: sums were added up in another order.
+// Compares up to the last few bits of 16-bit numbers, since sums were added in another order.
 void expect_same(const char* name, const std::vector<float>& got, const std::vector<float>& exact) {
   float largest = 0;
   for (const float x : exact) largest = std::max(largest, std::abs(x));
@@ -127,7 +128,7 @@ void expect_same(const char* name, const std::vector<float>& got, const std::vec
   EXPECT_GT(largest, 0.01F) << name;
 }
 
-// A call with its gradients: what the forward pass leaves, and memory for the backward pass.
+// A backward call with the results of its forward call and the memory of its gradients.
 class Trial {
  public:
   explicit Trial(const Case& c)
@@ -183,7 +184,7 @@ class Trial {
   Result<void> backward(void* memory, Stream stream, bool is_deterministic) const {
     return attention_.backward(gradients_, memory, stream, options(is_deterministic));
   }
-  /// Fills the workspace and the gradients. Waits.
+  /// Fills the workspace and the gradients with `byte`, and waits for the device.
   void poison(const DeviceArray<unsigned char>& memory, int byte) const {
     require(cudaMemset(memory.data(), byte, memory.size()), "cudaMemset");
     for (const auto* to : {&dq_, &dk_, &dv_}) {
@@ -198,7 +199,7 @@ class Trial {
     EXPECT_TRUE(done) << done.error().message;
     require(cudaDeviceSynchronize(), "backward");
   }
-  /// Beside those of the call with an order.
+  /// Compares the gradients with those of the deterministic call.
   void check() const {
     expect_same("dq", widened(dq_), exact_dq_);
     expect_same("dk", widened(dk_), exact_dk_);
@@ -252,7 +253,7 @@ TEST_P(DynamicMaskZeros, AreWrittenInEveryReplayOfAGraph) {
     graph.replay();
     trial.check();
   }
-  // And of what the replay before has left.
+  // This replay finds the memory as the replay before left it.
   graph.replay();
   trial.check();
 }
@@ -263,7 +264,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, DynamicMaskZeros,
                                            Case{2, {12288, 9000}, 2, 1, 128, true},
                                            Case{3, {9216, 5000, 9216}, 4, 2, 128, false}));
 
-// For sanitizers.
+// Small cases for runs under sanitizers.
 INSTANTIATE_TEST_SUITE_P(Small, DynamicMaskZeros,
                          ::testing::Values(Case{1, {4224}, 2, 2, 128, true, 4096},
                                            Case{2, {4224, 4000}, 1, 1, 64, false, 4096}));

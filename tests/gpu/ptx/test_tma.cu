@@ -1,5 +1,5 @@
-// Copies by TMA against their definition: swizzled boxes in and out of strided tensors,
-// with edges; bulk loads, stores and reductions.
+// Copies by TMA against their definition. They are swizzled boxes in and out of strided tensors,
+// with edges, and bulk loads, stores and reductions.
 #include <cuda_bf16.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ __device__ unsigned char* aligned_shared() {
                                           ~std::uintptr_t{1023});
 }
 
-// One box, as it lies in shared memory.
+// Loads one box and copies out the bytes that it has in shared memory.
 __global__ void load_box(const __grid_constant__ CUtensorMap map, int column, int head, int row,
                          int group, int batch, int bytes, std::uint16_t* out) {
   unsigned char* tile = aligned_shared();
@@ -62,7 +62,7 @@ __global__ void load_box(const __grid_constant__ CUtensorMap map, int column, in
   }
 }
 
-// Element (row, col) of the box is row * 256 + col.
+// Stores one box, whose element (row, col) is row * 256 + col.
 __global__ void store_box(const __grid_constant__ CUtensorMap map, int column, int head, int row,
                           int group, int batch, int num_rows) {
   unsigned char* tile = aligned_shared();
@@ -81,13 +81,15 @@ __global__ void store_box(const __grid_constant__ CUtensorMap map, int column, i
   }
 }
 
-// A tensor, its groups of heads, and a box whose last rows, heads and columns lie outside.
+// A tensor, its groups of heads, and a box whose last rows, heads and columns are outside the
+// tensor.
 struct MapCase {
   Extents extents;
   int group_size;
   sm90::TileBox box;
   int tile_rows() const { return box.rows * box.heads; }
-  // Where tile row r of the box at (column, head, row, group, batch) lies in the tensor, or false.
+  // Sets the place in the tensor of tile row r of the box at (column, head, row, group, batch).
+  // Returns false if it is outside.
   bool find(int r, int c, int head, int row, std::size_t& at) const {
     const Extents& e = extents;
     const int tensor_row = row + r / box.heads, in_group = head + r % box.heads;
@@ -178,7 +180,7 @@ TEST(MakeTileMap, RejectsWhatTheCopyEngineCannotAddress) {
   EXPECT_TRUE(is_made({1, 10, 1, 64, 0}, tensor.data()));
 }
 
-// Loads, then stores and adds what was loaded.
+// Loads bytes, then stores them and adds them.
 __global__ void bulk_copies(const float* from, float* copied, float* added, int bytes) {
   unsigned char* buffer = aligned_shared();
   __shared__ std::uint64_t barrier;

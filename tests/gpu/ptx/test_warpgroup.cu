@@ -1,4 +1,4 @@
-// Barriers, register counts, stmatrix, conversions and mask fragments, each alone.
+// Tests of barriers, register reallocation, stmatrix, conversions and mask fragments, each alone.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -15,15 +15,16 @@ using gpu_test::DeviceArray;
 
 constexpr int kStages = 3, kRounds = 20;
 
-// One warp writes numbers into a ring of buffers, a warpgroup adds them up. Buffers are handed back
-// as kernels do it, by one lane for its warp after __syncwarp, or by every thread for itself.
+// One warp writes numbers into a ring of buffers, and a warpgroup adds them up. The buffers are
+// handed back either by one lane for its warp after __syncwarp, as kernels do it, or by every
+// thread for itself.
 //
-// compute-sanitizer's racecheck reports the first way: a read by another lane of the warp and the
-// write of the next round, as a write after read. The report is wrong. The read comes before the
-// lane's __syncwarp, which orders it before the arrival (release) of lane 0, which the phase makes
-// visible to the writer's wait (acquire); order is transitive (PTX ISA, memory consistency model:
-// causality order), but racecheck follows a barrier only for the threads that arrive themselves.
-// With the second way, which does the same accesses, it reports nothing.
+// For the first way, racecheck of compute-sanitizer reports a write after read: a read by another
+// lane of the warp and the write of the next round. The report is wrong. The read comes before the
+// lane's __syncwarp. That orders it before the arrival (release) of lane 0, which the phase makes
+// visible to the writer's wait (acquire). This order is transitive (PTX ISA, memory consistency
+// model, causality order), but racecheck follows a barrier only for the threads that arrive
+// themselves. For the second way, which makes the same accesses, it reports nothing.
 template <bool kEachArrives>
 __global__ void ring(int* sums) {
   __shared__ int buffer[kStages][128];
@@ -82,11 +83,11 @@ TEST(Mbarrier, RingHandsOverEveryRoundByEveryThread) {
 
 // Two warpgroups take turns: each adds its digit to a number in shared memory.
 //
-// racecheck reports hazards here too, though each digit is written before its thread's fence and
-// arrival, and the other group reads it after a barrier that waits for that arrival: whoever only
-// arrives, and does not wait, is ordered before those who wait (PTX ISA: barrier.arrive with
-// barrier.sync as producer and consumer), and two accesses to `number` never have less between them
-// than this.
+// racecheck reports hazards here too, and the report is wrong. Each digit is written before its
+// thread's fence and arrival, and the other group reads it after a barrier that waits for that
+// arrival. A thread that only arrives is ordered before the threads that wait (PTX ISA,
+// barrier.arrive with barrier.sync as producer and consumer). Any two accesses to `number` are
+// ordered at least in this way.
 __global__ void __launch_bounds__(384, 1) take_turns(std::uint64_t* out) {
   __shared__ std::uint64_t number;
   const int group = static_cast<int>(threadIdx.x) / 128;
@@ -116,7 +117,7 @@ TEST(NamedBarrier, WarpgroupsTakeTurnsWithTheirOwnRegisterCounts) {
   EXPECT_EQ(out.to_host()[0], 1212121212u);
 }
 
-// A 64 x 16 accumulator tile goes to swizzled shared memory by stmatrix.
+// Stores a 64 x 16 accumulator tile to swizzled shared memory by stmatrix.
 template <class T>
 __global__ void store_fragment(std::uint16_t* out) {
   __shared__ alignas(1024) unsigned char tile[64 * 128];
@@ -127,7 +128,8 @@ __global__ void store_fragment(std::uint16_t* out) {
     packed[i] = ptx::pack<T>(static_cast<float>(cell.row * 16 + cell.col),
                              static_cast<float>(cell.row * 16 + cell.col + 1));
   }
-  // Matrices: rows 0-7 and 8-15 of the warp's 16, columns 0-7; then columns 8-15.
+  // The first two matrices are rows 0-7 and 8-15 of the warp's 16 with columns 0-7; the other two
+  // have columns 8-15.
   const int row = thread / 32 * 16 + lane % 16, col = lane / 16 * 8;
   ptx::stmatrix_x4(ptx::shared_address(tile) + sm90::swizzled_offset(row, col, 64), packed[0],
                    packed[1], packed[2], packed[3]);

@@ -15,7 +15,7 @@ namespace {
 using gpu_test::DeviceArray;
 using ptx::Major;
 
-constexpr int kRows = 64;  // of A and D
+constexpr int kRows = 64;  // rows of A and D
 
 template <class T>
 __device__ T from_float(float x);
@@ -125,7 +125,8 @@ void expect_product() {
       << " registers " << kFromRegisters;
 }
 
-// All transposes from shared memory and both from registers. MN-major operands have 64-wide panels.
+// Tests all transposes with A in shared memory and both with A in registers. MN-major operands have
+// 64-wide panels.
 template <class T, int N, int K>
 void expect_products() {
   expect_product<T, N, K, Major::k, Major::k, false>();
@@ -162,7 +163,7 @@ TEST(Wgmma, Float16EqualsTheHostProduct) {
   expect_products<__half, 256, 64>();
 }
 
-// Two groups in flight: the first is complete when at most one is pending.
+// Two groups are in flight. The first is complete once at most one is pending.
 __global__ void __launch_bounds__(128, 1) two_groups(float* d) {
   extern __shared__ unsigned char raw[];
   auto* tile = reinterpret_cast<unsigned char*>((reinterpret_cast<std::uintptr_t>(raw) + 1023) &
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(128, 1) two_groups(float* d) {
   __syncthreads();
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(tile));
   const std::uint64_t operand = sm90::matrix_descriptor(address, 64 * 128, 1024);
-  // From memory, since ptxas moves constants to their first use, behind the fence.
+  // The values come from memory, since ptxas moves constants to their first use, behind the fence.
   float first[32], second[32];
   for (float& x : first) x = d[threadIdx.x];
   for (float& x : second) x = d[threadIdx.x];

@@ -8,7 +8,8 @@
 
 namespace fdma::gpu_test {
 
-/// `bytes` of device memory, at a multiple of 256, between guards; all of it starts as 0xA5.
+/// `bytes` of device memory between guards, at an address that is a multiple of 256. All bytes
+/// start as 0xA5.
 class GuardedBytes {
  public:
   static constexpr std::size_t kGuard = 4096;
@@ -21,7 +22,7 @@ class GuardedBytes {
     return reinterpret_cast<T*>(all_.data() + kGuard);
   }
 
-  /// Waits for the device; fails the test where a guard was written.
+  /// Waits for the device. Fails the test if a guard was written.
   std::vector<std::uint8_t> to_host() const {
     const std::vector<std::uint8_t> all = all_.to_host();
     for (std::size_t i = 0; i < kGuard; ++i) {

@@ -1,4 +1,4 @@
-// Rows of intervals as a selection leaves them.
+// Random rows of intervals like those that a selection gives.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace fdma::gpu_test {
 
-/// Fills q_lens and kept of a case: keys appear in order, live for a random while of at most
-/// `longest_life` queries, or (all but one in `one_in`) are never kept; later rows are shorter.
+/// Fills q_lens and kept of a case. Keys appear in order. On average one key in `one_in` is kept,
+/// for a random number of at most `longest_life` queries. Later rows are shorter.
 template <class Case>
 Case random_rows(std::mt19937& random, std::int64_t kv_len, std::int32_t q_len, int num_rows,
                  int longest_life, int one_in) {
