@@ -23,10 +23,10 @@ using gpu_test::DeviceArray;
 using gpu_test::GuardedBytes;
 using gpu_test::require;
 
-// Rows of intervals and how they are tiled.
+// Rows of intervals, and the tiles that they are divided into.
 struct Case {
   std::int64_t kv_len = 0;
-  std::vector<std::int32_t> q_lens;  ///< of each row
+  std::vector<std::int32_t> q_lens;  ///< length of each row
   std::vector<Interval> kept;        ///< [rows, kv_len]
   std::int32_t block_q = 128;
   std::int32_t batch = 0;  ///< 0: batch_entries
@@ -41,7 +41,7 @@ struct Case {
 struct List {
   std::vector<KvIndexEntry> entries;
   std::int32_t num_full = 0;
-  std::int32_t num_shared = 0;  ///< first entries that are those of another list
+  std::int32_t num_shared = 0;  ///< number of first entries that it shares with another list
   friend bool operator==(const List&, const List&) = default;
 };
 
@@ -76,7 +76,7 @@ std::vector<T> elements_of(const std::vector<std::uint8_t>& bytes) {
   return values;
 }
 
-// What a list says of its place (KvIndexListOnDevice), in entries.
+// The place of a list by KvIndexListOnDevice, in entries.
 struct Place {
   std::int64_t first_entry, distance;
   std::int32_t num_shared;
@@ -90,7 +90,8 @@ Place place_of(const sm90::KvIndexListOnDevice& list) {
           static_cast<std::int32_t>(shared & ((1U << kChunkBits) - 1)) * 128};
 }
 
-// What the kernels make; the rows of keys that all rows see are not written, but known.
+// The lists that the kernels make. They do not write the row ranges of keys that all rows of a tile
+// see, since these are known.
 struct Made {
   std::vector<List> lists;
   std::uint32_t status = 0;
@@ -160,8 +161,9 @@ Made lists_on_gpu(const Case& c, std::int64_t room) {
   return made;
 }
 
-// What tiles have in common comes first, in whole index tiles, then the rest of what all rows see:
-// each by key.
+// Sorts the full entries of a list by key. The kernels put the keys that several tiles share first,
+// in whole index tiles, and then the other keys that all rows of the tile see. Each of the two
+// parts must be sorted by key.
 void put_in_order(List& list) {
   const auto by_key = [](const KvIndexEntry& a, const KvIndexEntry& b) { return a.key < b.key; };
   const auto begin = list.entries.begin(), end = begin + list.num_full;
@@ -227,7 +229,7 @@ TEST(DeviceLists, MorePiecesThanAWindow) {
 
 TEST(DeviceLists, KeysThatLiveFromTheStart) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  // A prefix that everybody keeps, and documents that begin and end inside tiles.
+  // A prefix that every query keeps, and documents that begin and end inside tiles.
   Case c;
   c.kv_len = 3000;
   c.q_lens = {3000};
@@ -239,8 +241,8 @@ TEST(DeviceLists, KeysThatLiveFromTheStart) {
   expect_lists(c);
 }
 
-// `num_long` keys that all queries see, from the first on; of each tile `num_short` others, which
-// live through it.
+// The first `num_long` keys are seen by all queries. Each tile has `num_short` others, which all
+// its queries see.
 Case long_and_short_lives(std::vector<std::int32_t> q_lens, std::int32_t block_q, int num_long,
                           int num_short) {
   Case c;
@@ -265,7 +267,8 @@ TEST(DeviceLists, ShareWholeIndexTiles) {
   for (const int num_long : {0, 1, 127, 128, 129, 255, 256, 257, 1000, 4000}) {
     for (const int num_short : {0, 1, 40, 300}) {
       for (const std::int32_t block_q : {128, 32}) {
-        // Groups of 16 tiles, one of 15 and a bit, and one of one tile; a row without queries.
+        // The rows have groups of 16 tiles, one group whose last tile is not whole, and one group
+        // of one tile. The last row has no queries.
         const std::vector<std::int32_t> q_lens{block_q * 16 * 3, block_q * 32 - 5, block_q * 16 + 1,
                                                0};
         SCOPED_TRACE(testing::Message() << num_long << " long lives, " << num_short
@@ -286,7 +289,7 @@ TEST(DeviceLists, ShareWholeIndexTiles) {
   }
 }
 
-// A window of keys moves on: four tiles have more in common than sixteen have.
+// With a moving window of keys, four tiles have more keys in common than sixteen have.
 TEST(DeviceLists, ShareByFoursWhereKeysDie) {
   FDMA_SKIP_WITHOUT_HOPPER();
   constexpr std::int32_t kLength = 9000, kLife = 2048;
@@ -299,7 +302,7 @@ TEST(DeviceLists, ShareByFoursWhereKeysDie) {
   expect_lists(c);
   const Made made = lists_on_gpu(c, kLife + 128);
   for (std::size_t tile = 16; tile < 64; ++tile) {
-    // Alive from the first query of four tiles to the last: kLife - 511.
+    // kLife - 511 keys are live from the first query of four tiles to the last.
     ASSERT_EQ(made.lists[tile].num_shared, tile % 4 == 0 ? 0 : 12 * 128) << "tile " << tile;
   }
 }
@@ -313,7 +316,7 @@ TEST(DeviceLists, SayWhenOneIsTooLong) {
   for (const List& list : made.lists) EXPECT_LE(list.entries.size(), 104U);
 }
 
-// Causal selection of fewer keys than a tile has: no tile is full, so that plans list every key.
+// A causal selection of fewer keys than a tile has. No tile is full, so that plans list every key.
 TEST(DeviceLists, EqualThoseOfTheHostsPlans) {
   FDMA_SKIP_WITHOUT_HOPPER();
   constexpr std::int64_t kLength = 5000, kWidth = 100;

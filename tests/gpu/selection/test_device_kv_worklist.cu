@@ -1,5 +1,5 @@
-// KV worklists made on the GPU: bit by bit those of the host, with and without an order of
-// additions.
+// KV worklists made on the GPU. They must equal those of the host bit by bit, with and without an
+// accumulation order.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ using gpu_test::GuardedBytes;
 
 struct Case {
   std::int64_t kv_len = 0;
-  std::vector<std::int32_t> q_lens;  ///< of each row
+  std::vector<std::int32_t> q_lens;  ///< length of each row
   std::vector<Interval> kept;        ///< [rows, kv_len]
   std::int32_t heads_kv = 1;
   std::int32_t segment = 8;
@@ -74,7 +74,7 @@ std::vector<T> elements_of(const std::vector<std::uint8_t>& bytes) {
   return values;
 }
 
-// What the device makes.
+// The worklist that the device makes.
 struct Made {
   explicit Made(const Case& c) {
     const KvWorklistRoom room = c.room();
@@ -123,7 +123,7 @@ struct Made {
   std::int32_t num_work_tiles = 0;
 };
 
-// Two entries of a key share a row of sums.
+// The worklist with one row of fp32 accumulators for every two entries of a key.
 HeadWorklist with_pairs(const HeadWorklist& lists) {
   KvWorklist of_head;
   append_work_tiles(lists, append_keys(lists, of_head), 0, 0, 1, of_head);
@@ -133,8 +133,10 @@ HeadWorklist with_pairs(const HeadWorklist& lists) {
   return pairs;
 }
 
-// Of some rows together: segment by segment, of each row those that begin last first, of these
-// those that end last; the first of each row, the second of each row and so on.
+// Sorts the work tiles into the accumulation order of dQ. Groups of kRowsTogether rows come one
+// after the other, and in each group the segments. In a segment, the work tiles of a row that begin
+// last come first, and among these those that end last. The rows of a group take turns: the first
+// work tile of each row, then the second of each row, and so on.
 void put_in_dq_order(const Case& c, std::vector<KvWorkTile>& work_tiles) {
   const auto row_of = [&](const KvWorkTile& work_tile) {
     return work_tile.batch * c.heads_kv + work_tile.kv_head;
@@ -257,7 +259,8 @@ TEST(DeviceKvWorklist, PiecesOfKeysAreCutOrNot) {
   c.kv_len = 20000;
   c.q_lens = {20000};
   for (std::int32_t key = 0; key < 20000; ++key) {
-    // An eighth, a little less and a little more of a key segment is long; all of one; none.
+    // The share of long lives in a key segment is one eighth, a little less, a little more, all or
+    // none.
     const unsigned in_thousand = std::vector<unsigned>{125, 100, 150, 1000, 0}[key / 2048 % 5];
     const std::int32_t life = random() % 1000 < in_thousand ? 3000 : 300;
     c.kept.push_back({key, std::min(key + life, 20000)});
@@ -269,7 +272,8 @@ TEST(DeviceKvWorklist, PiecesOfKeysAreCutOrNot) {
   }
 }
 
-// More keys live at a time than was said: what does not fit is left out, nothing else is touched.
+// More keys are live at a time than the call has stated. Entries that do not fit are left out, and
+// nothing else is written.
 TEST(DeviceKvWorklist, EntriesBeyondTheRoomAreLeftOut) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(4);
@@ -286,7 +290,7 @@ TEST(DeviceKvWorklist, EntriesBeyondTheRoomAreLeftOut) {
   }
 }
 
-// More rows than lie side by side, of different lengths.
+// More rows than one group has, of different lengths.
 TEST(DeviceKvWorklist, ManyRows) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(6);
@@ -329,7 +333,7 @@ TEST(DeviceKvWorklist, ManyTilesAndManySegments) {
 
 TEST(DeviceKvWorklist, KeysThatEndTogether) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  // A prefix that everybody keeps, and documents that begin and end inside tiles.
+  // A prefix that every query keeps, and documents that begin and end inside tiles.
   Case c;
   c.kv_len = 30000;
   c.q_lens = {30000};
@@ -341,7 +345,7 @@ TEST(DeviceKvWorklist, KeysThatEndTogether) {
   expect_lists(c);
 }
 
-// The room that a selection is given is enough.
+// The room that a selection gets is sufficient.
 TEST(DeviceKvWorklist, RoomSufficesForSelections) {
   FDMA_SKIP_WITHOUT_HOPPER();
   constexpr std::int64_t kLength = 30000, kWidth = 500;

@@ -1,4 +1,5 @@
-// Incremental selection on the GPU: after every append what IncrementalTopk has on the host.
+// Incremental selection on the GPU. After every append it must have the result of IncrementalTopk
+// on the host.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -22,8 +23,8 @@ using gpu_test::GuardedBytes;
 using gpu_test::require;
 using testing::HasSubstr;
 
-/// Rows of scores on the device, one kind of scores a head, and what selects among them there and
-/// on the host.
+/// Rows of scores on the device, with one kind of scores in each head, and the selections among
+/// them on the device and on the host.
 class Follower {
  public:
   Follower(const std::vector<std::vector<float>>& rows, std::int64_t w, bool keys_may_wait)
@@ -157,8 +158,8 @@ TEST(DeviceIncrementalTopk, DocumentsThatEndWhenTheyEnd) {
   }
 }
 
-// Every M of the class, keys that wait among them: before each chunk of queries come all keys that
-// one of them sees.
+// Every mask M of the class, including masks with keys that no query sees at first. Before each
+// chunk of queries, all keys that one of them sees are appended.
 TEST(DeviceIncrementalTopk, EveryMaskOfTheClass) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(3);
@@ -243,7 +244,7 @@ TEST(DeviceIncrementalTopk, ReplaysOfAGraphAppend) {
     follower.compare();
     if (testing::Test::HasFatalFailure()) return;
   }
-  // No room any more: nothing is appended, and the status word says so.
+  // There is no room left. Nothing is appended, and the status word says so.
   require(cudaGraphLaunch(exec, stream), "cudaGraphLaunch");
   require(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   follower.compare();

@@ -1,4 +1,4 @@
-// Selection on the GPU: bit for bit what select_topk finds on the host.
+// Selection on the GPU. It must equal select_topk on the host bit for bit.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ TensorView device_scores(const DeviceArray<float>& scores, std::int64_t batches,
 
 struct Selected {
   std::vector<ColumnIntervals> masks;
-  std::vector<std::uint8_t> bytes;  ///< of the intervals
+  std::vector<std::uint8_t> bytes;  ///< bytes of the intervals
   std::uint32_t status = 0;
 };
 
@@ -58,7 +58,7 @@ Selected select_on_gpu(const TopkRows& rows, const std::vector<float>& scores, s
   return result;
 }
 
-// All kinds of scores at once, one kind a head; one mask for all.
+// Tests all kinds of scores at once, one kind in each head, with one mask for all.
 void expect_like_the_host(const ColumnIntervals& among,
                           const std::vector<std::pair<std::string, std::vector<float>>>& kinds,
                           std::int64_t w) {
@@ -119,7 +119,7 @@ TEST(DeviceTopk, GroupsLongerAndShorterThanAPiece) {
 TEST(DeviceTopk, ManyTokens) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(3);
-  // 33 key segments; 64, the most whose thresholds are found by samples; 65.
+  // 33 key segments, then 64, the most whose thresholds are found by samples, then 65.
   for (const std::int32_t length : {64 * 1024 + 1, 131072, 131072 + 77}) {
     const ColumnIntervals causal = groups({length}, true, 0);
     for (const std::int64_t w : {64, 2048, 26214}) {
@@ -129,7 +129,7 @@ TEST(DeviceTopk, ManyTokens) {
   }
 }
 
-// So many rows that launches overlap, of groups that begin anywhere in what a block looks at.
+// So many rows that launches overlap. Groups begin anywhere in the key segments of a block.
 TEST(DeviceTopk, ManyRowsOfPieces) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(6);
@@ -149,7 +149,7 @@ TEST(DeviceTopk, ManyRowsOfPieces) {
   }
 }
 
-// The same with a key segment a row: no thresholds are looked for.
+// The same with one key segment in each row, for which no thresholds are computed.
 TEST(DeviceTopk, ManyRowsOfOnePiece) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(8);
@@ -165,7 +165,8 @@ TEST(DeviceTopk, ManyRowsOfOnePiece) {
   }
 }
 
-// Values of very different size, or nearly equal ones: what a key segment is sorted by differs.
+// Scores of very different size or nearly equal ones, so that key segments are sorted by different
+// bits.
 TEST(DeviceTopk, ScoresOfEveryScale) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(9);
@@ -198,8 +199,8 @@ TEST(DeviceTopk, ScoresOfEveryScale) {
   }
 }
 
-// The faster scores drift, the fewer key segments are those from which the keys come that are
-// evicted in one.
+// The faster scores drift, the fewer key segments contain the keys that are evicted in one key
+// segment.
 TEST(DeviceTopk, DriftingAtEverySpeed) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(10);
@@ -258,7 +259,7 @@ TEST(DeviceTopk, BatchElementsWithMasksAndLengthsOfTheirOwn) {
         std::span(scores).subspan(row * 3000, static_cast<std::size_t>(among.kv_len)), 100, among);
     ASSERT_TRUE(expected);
     EXPECT_EQ(got.masks[row], *expected) << row;
-    // Past a mask's keys nothing is kept.
+    // No key past those of a mask is kept.
     for (std::size_t key = static_cast<std::size_t>(among.kv_len); key < 3000; ++key) {
       Interval interval;
       std::memcpy(&interval, got.bytes.data() + (row * 3000 + key) * sizeof interval,
@@ -268,7 +269,8 @@ TEST(DeviceTopk, BatchElementsWithMasksAndLengthsOfTheirOwn) {
   }
 }
 
-// Below every number, ties to the lower key; one bit in the status word, if anybody sees the key.
+// NaN ranks below every number, and ties go to the lower key. If a query sees the key, a bit of the
+// status word is set.
 TEST(DeviceTopk, NanRanksLowestAndIsReported) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(6);

@@ -1,5 +1,5 @@
 // Gradients of ZOH scores on the GPU against float64, within the bound that zoh_backward.hpp
-// states, in guarded memory. Long: each kernel has shapes and strides of its own.
+// states, in guarded memory. The file is long since each kernel has its own shapes and strides.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <gmock/gmock.h>
@@ -123,7 +123,7 @@ struct Outputs {
     tensors.da_coef = da_coef.view();
     return zoh_scores_backward(tensors, mode, workspace.as<void>(), stream);
   }
-  /// All bytes that were written; looks at all guards.
+  /// All bytes that were written. Checks all guards.
   std::vector<std::uint8_t> bytes() const {
     std::vector<std::uint8_t> all = dvalues.device.to_host();
     for (const Gradient* gradient : {&ddt_proj, &da_coef}) {
@@ -158,7 +158,8 @@ void expect_gradients(const Outputs& outputs, const Inputs& inputs, ZohMode mode
   outputs.workspace.to_host();
 }
 
-// Alone, with another gradient beside it and in place; runs again give the same bits.
+// Checks each gradient alone, together with others, and in place. Repeated runs must give the same
+// bits.
 void check_case(const Inputs& inputs, ZohMode mode, bool in_float32, std::mt19937& random) {
   Outputs outputs(inputs, in_float32);
   const Result<void> done = outputs.run(inputs.tensors(), mode);
@@ -230,7 +231,7 @@ TEST(DeviceZohBackward, ManyKeys) {
   check_case(wide, ZohMode::exp, false, random);
 }
 
-// Wide rows of up to 4,096 elements, whole blocks of them and a few more; one key and many tiles.
+// Wide rows of up to 4,096 elements, in whole blocks and a few more, with one key and many tiles.
 TEST(DeviceZohBackward, WideRows) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(10);
@@ -374,7 +375,7 @@ TEST(DeviceZohBackward, GradientsThatAreNotWanted) {
   }
 }
 
-// A graph repeats the call with what the tensors hold by then.
+// Each replay of a graph computes with the present contents of the tensors.
 TEST(DeviceZohBackward, InAGraph) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(5);
@@ -403,7 +404,7 @@ TEST(DeviceZohBackward, InAGraph) {
   }
 }
 
-// NaN in keys that nobody keeps stays there, with both shapes of dt_proj and in place.
+// NaN in keys that no query keeps does not spread, with both shapes of dt_proj and in place.
 TEST(DeviceZohBackward, KeysWithoutADscoreAreNotRead) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(6);

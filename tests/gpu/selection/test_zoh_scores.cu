@@ -186,7 +186,7 @@ TEST(DeviceZohScores, Strides) {
       const Tensor dt_proj = make_tensor(DType::bfloat16, {3, width}, random, 0.2);
       const Scores scores(values);
       MutableTensorView out =
-          scores.view();  // keys fastest in memory, but as [batch, kv_len, heads]
+          scores.view();  // [batch, kv_len, heads], with the keys contiguous in memory
       out.strides = {3 * 48, 1, 3, 0};
       ASSERT_TRUE(zoh_scores(view, dt_proj.view(), a_coef.view(), out, ZohMode::log, nullptr));
       const std::vector<float> got = scores.to_host();
@@ -269,8 +269,8 @@ Tensor make_float_tensor(std::vector<std::int64_t> extents, std::mt19937& random
   return tensor;
 }
 
-// Tensor cores take 11 bits of a float32 at a time: nothing of the others may be lost, and infinite
-// and huge values must not become NaN on the way.
+// Tensor cores take 11 bits of a float32 at a time. No other bit may be lost, and infinite and huge
+// values must not become NaN.
 TEST(DeviceZohScores, WideFloat32HasAllItsBits) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(7);
@@ -364,7 +364,8 @@ TEST(DeviceZohScores, WideOfWhatIsNotFinite) {
   }
 }
 
-// Chunks of a prompt score as the whole of it: zoh_wide.cu sums every key alike.
+// Chunks of a prompt give the same scores as the whole prompt, since zoh_wide.cu adds the terms of
+// every key in the same order.
 TEST(DeviceZohScores, WideScoresDoNotDependOnTheLength) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(9);

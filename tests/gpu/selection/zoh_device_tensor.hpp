@@ -15,7 +15,8 @@
 
 namespace fdma::gpu_test {
 
-/// Numbers that are exact in every dtype, as doubles, as stored on the host and on the device.
+/// Numbers that are exact in every dtype. They are held as doubles, as stored on the host, and on
+/// the device.
 struct Tensor {
   DType dtype;
   std::vector<std::int64_t> extents;
@@ -35,7 +36,8 @@ struct Tensor {
   }
 };
 
-/// Float bits with 8 bits of mantissa, in the normal range of float16 or not finite.
+/// The float16 bits of a float with 8 bits of mantissa that is in the normal range of float16 or
+/// not finite.
 inline std::uint16_t half_bits(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = bits >> 16 & 0x8000u, exponent = bits >> 23 & 0xFFu;

@@ -1,6 +1,6 @@
-// Gradients on the GPU against those in float64: the masks of the mask suite with every pair of
-// choices of types, head sizes, groups of heads, lengths and layouts; masks that try a walk's
-// bookkeeping; streams and graphs.
+// Gradients on the GPU against those in float64. The cases are the masks of the mask suite with
+// every pair of choices of types, head sizes, groups of heads, lengths and layouts, masks that test
+// the bookkeeping of a walk, and streams and graphs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -118,8 +118,8 @@ TEST(AttentionBackwardOnGpu, IsAccurateForRandomMasksOfEveryKindOfSegment) {
   EXPECT_GT(counts.column_tiles, 0);
 }
 
-// More units than multiprocessors, of one step to several: the bookkeeping of buffers goes on from
-// unit to unit.
+// More tile groups than multiprocessors, of one step to several. The bookkeeping of buffers
+// continues from tile group to tile group.
 TEST(AttentionBackwardOnGpu, IsAccurateWithManyTileGroupsForEachBlock) {
   FDMA_SKIP_WITHOUT_HOPPER();
   const MaskCase mask = testing::case_of(
@@ -131,7 +131,7 @@ TEST(AttentionBackwardOnGpu, IsAccurateWithManyTileGroupsForEachBlock) {
   }
 }
 
-// By closed forms, that is: key tiles are ordered and masked on the device.
+// The plans are closed-form plans, so that key tiles are ordered and masked on the device.
 TEST(AttentionBackwardOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuFixture fixture;
@@ -143,7 +143,7 @@ TEST(AttentionBackwardOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
   }
 }
 
-// The order of additions follows from the closed form, lengths and documents of each call.
+// The accumulation order follows from the closed form, lengths and documents of each call.
 TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunByFormulas) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuFixture fixture;
@@ -182,7 +182,7 @@ TEST(AttentionBackwardOnGpu, GivesZerosWhereThereIsNothing) {
   }
 }
 
-// Logits whose sums of exponentials are far from 1: keys past the end must not overflow.
+// The sums of exponentials are far from 1. Keys past the end must not overflow.
 TEST(AttentionBackwardOnGpu, IsAccurateForVerySmallAndVeryLargeLogits) {
   FDMA_SKIP_WITHOUT_HOPPER();
   const MaskCase mask = testing::case_of(
@@ -216,7 +216,7 @@ TEST(AttentionBackwardOnGpu, IsAccurateWhateverOutputsHeld) {
   }
 }
 
-// Many units that wait for each other, of every kind of segment and none.
+// Many tile groups that wait for each other, with every kind of segment and none.
 TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 rng(6);
@@ -225,7 +225,7 @@ TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
       testing::case_of("causal",
                        testing::make_cells(900, 900, [](auto q, auto k) { return k <= q; }),
                        {128, 128}),
-      // Halves of query tiles without a step, between and at ends of units.
+      // Halves of query tiles without a step, inside and at the ends of tile groups.
       testing::case_of(
           "halves of tiles in turn",
           testing::make_cells(700, 500, [](auto q, auto k) { return (q / 64 + k / 128) % 2 == 0; }),
@@ -236,7 +236,7 @@ TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
                                              return k < 16 || q < 16 || (q - k < 90 && k - q < 90);
                                            }),
                        {128, 128}),
-      // Walked down.
+      // The walk over this mask goes down.
       testing::case_of(
           "the last document sees everything",
           testing::make_cells(
@@ -262,9 +262,9 @@ TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
   }
 }
 
-// Half tiles without a step behind one another, from one tile of queries to the next, at both ends
-// of units and beside halves with one: turns are passed on as they come. More units than
-// multiprocessors, each query head by itself or two of a KV head.
+// Half tiles without a step, several in a row, from one query tile to the next, at both ends of
+// tile groups and beside halves with a step. The dQ semaphore must advance for them too. There are
+// more tile groups than multiprocessors, for one query head or for two of a KV head.
 TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunWhereHalvesOfTilesAreEmptyOnEitherSide) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 rng(7);

@@ -1,5 +1,6 @@
-// Attention on the GPU by closed-form plans: the reference's results and the bits of plans of
-// segments; lengths and documents that change from call to call and between replays of a graph.
+// Attention on the GPU by closed-form plans. Results must agree with the reference, and bit by bit
+// with plans of segments. Lengths and documents change from call to call and between replays of a
+// graph.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +35,7 @@ AttentionPlan closed_form_plan(const BlockMask& mask, const AttentionShape& shap
   return *std::move(plan);
 }
 
-/// What a call brings, on the device.
+/// The lengths and documents of a call, on the device.
 struct CallTensors {
   DeviceArray<std::int32_t> q_lens, kv_lens, borders;
   std::int64_t border_rows;  ///< 0: one list for all elements
@@ -76,8 +77,8 @@ TEST(ParametricAttentionOnGpu, ComputesWhatPlansOfSegmentsDoBitByBit) {
       const MaskCase mask = testing::case_of("plain", testing::cells_of(form), {128, 128});
       CaseChoice choice;
       choice.head_dim = number % 2 == 0 ? 128 : 64;
-      choice.split = SplitMode::never;    // other pieces have other bits,
-      choice.columns = ColumnMode::scan;  // and so have lists
+      choice.split = SplitMode::never;    // other splits give other bits
+      choice.columns = ColumnMode::scan;  // kv index lists give other bits
       choice.seed = static_cast<std::uint64_t>(++number);
       BackendAttentionCase test_case(fixture, mask, {2, 4, 2}, choice);
       const auto ran = test_case.run();
@@ -108,7 +109,7 @@ TEST(ParametricAttentionOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
   GpuFixture fixture;
   for (std::uint32_t seed = 0; seed < 150; ++seed) {
     std::mt19937 rng(seed);
-    const bool is_short = seed % 5 == 0;  // few rows: packed heads, split keys
+    const bool is_short = seed % 5 == 0;  // few rows, so that heads are packed and keys split
     const ParametricMask form =
         is_short ? testing::random_form(rng, 20, 4000) : testing::random_form(rng, 600, 900);
     const std::int64_t batch = pick(rng, 1, 4);

@@ -1,6 +1,6 @@
-// Attention over gathered keys on the GPU against float64: learned top-k, eviction, tokens of each
-// row and regions beside tiles, with packed heads, tails, biases, split rows and lists that are
-// made on the device.
+// Attention over gathered keys on the GPU against float64. The masks are learned top-k, eviction,
+// tokens of each row, and regions beside tiles. The cases have packed heads, tails, biases, split
+// rows and lists that are made on the device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,8 +58,8 @@ TEST(GatherOnGpu, IsAsAccurateAsAnExplicitProduct) {
   EXPECT_GT(counts.gather_entries, 0);
 }
 
-// Lists of every length about the edges of index tiles, all rows seeing all of them or the last
-// ones some.
+// Lists of every length near the edges of index tiles. Either all rows see all keys, or only some
+// rows see the last keys.
 TEST(GatherOnGpu, IsAccurateForEveryLengthOfList) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuFixture fixture;
@@ -87,9 +87,9 @@ TEST(GatherOnGpu, IsAccurateForEveryLengthOfList) {
   }
 }
 
-// What keys of one head leave in shared memory reaches no other, of whose last index tiles only the
-// keys of the list are computed: NaN in all keys and values of a head, more than three work tiles a
-// worker.
+// All keys and values of one head are NaN, and each worker has more than three work tiles. What
+// this head leaves in shared memory must not reach other heads, since only the keys of the list are
+// computed in their last index tiles.
 TEST(GatherOnGpu, ChunksSeeNothingOfThoseBeforeThem) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuFixture fixture;
@@ -182,8 +182,8 @@ TEST(GatherOnGpu, IsAccurateWhereManyIndexTilesFollowEachOther) {
   }
 }
 
-// Biases are terms of a product where elements are bfloat16: none is lost, whatever its size, nor
-// what is not finite; scales of either sign.
+// If elements are bfloat16, biases are terms of a matrix product. No bias may be lost, whatever its
+// size and also if it is not finite. Scales have either sign.
 TEST(GatherOnGpu, TakesAnyBiasAndScale) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuFixture fixture;
@@ -277,14 +277,14 @@ TEST(GatherOnGpu, HasTheSameBitsTwice) {
   }
 }
 
-// Lists in buffers of the caller, shorter than what work tiles and segments say. `num_shared`: keys
-// of a list that lie apart from the others, at most, in whole index tiles that all rows see.
+// Runs a case with lists in buffers of the caller that are shorter than work tiles and segments
+// say. At most `num_shared` keys of a list, in whole index tiles that all rows see, are stored
+// apart from the others.
 std::string check_device_lists(const MaskCase& mask, const CaseChoice& choice, int num_shared) {
   GpuFixture fixture;
   BackendAttentionCase test_case(fixture, mask, {1, 2, 2}, choice);
   AttentionPlan plan = test_case.plan();
-  // What work tiles and segments say is more than the lists have, by an index tile and a half or
-  // more.
+  // Work tiles and segments state at least one and a half index tiles more than the lists have.
   for (PlanSegment& segment : plan.segments) {
     if (segment.kind == PlanSegmentKind::gather) segment.end_tile += 2;
   }
@@ -341,7 +341,7 @@ TEST(GatherOnGpu, TakesListsThatAreMadeOnTheDevice) {
   EXPECT_EQ(check_device_lists(mask, choice, 0), "");
 }
 
-// Scattered keys, and a run of them that TMA takes.
+// Scattered keys, and a run of keys that TMA copies.
 TEST(GatherOnGpu, TakesIndexTilesOfOtherLists) {
   FDMA_SKIP_WITHOUT_HOPPER();
   const auto cells = [](auto q, auto k) {

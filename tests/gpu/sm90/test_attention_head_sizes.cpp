@@ -1,5 +1,5 @@
-// Attention on the GPU with head sizes that its kernels are compiled for and those that they fill
-// up with zeros, head_dim_v other than head_dim among them.
+// Attention on the GPU with head sizes that its kernels are compiled for, and with head sizes that
+// they pad with zeros. In some cases head_dim_v differs from head_dim.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
-// Attention over keys in the order of their live ranges, moved before the kernel, against float64:
-// alone and beside kv index lists and tiles of the tensors' order, with packed heads, tails,
-// biases, split rows, heads and elements with orders of their own, or with none.
+// Attention with kv permutations, which order keys by their live ranges, against float64. A
+// permutation covers all keys, or stands beside kv index lists and tiles in the order of the
+// tensors. The cases have packed heads, tails, biases, split rows, and heads and batch elements
+// with their own permutation or with none.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -81,8 +82,8 @@ TEST(KvPermutationOnGpu, IsAsAccurateAsAnExplicitProduct) {
   EXPECT_GT(counts.gather_chunks, 0);
 }
 
-// Orders that end anywhere in a tile, whose last tile has keys that all rows see, beside keys that
-// are never seen.
+// Permutations that end anywhere in a tile. Their last tile has keys that all rows see, and other
+// keys are never seen.
 TEST(KvPermutationOnGpu, IsAccurateForEveryNumberOfKeys) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuFixture fixture;
@@ -108,7 +109,8 @@ TEST(KvPermutationOnGpu, IsAccurateForEveryNumberOfKeys) {
   }
 }
 
-// What `automatic` makes: early rows in the tensors' order, later ones reordered.
+// Early rows read keys in the order of the tensors, and later rows in the permuted order, as the
+// plan of `automatic` does.
 TEST(KvPermutationOnGpu, IsAccurateBesideTilesInTheOrderOfTheTensors) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuFixture fixture;
@@ -135,7 +137,8 @@ TEST(KvPermutationOnGpu, IsAccurateForHeadsAndElementsOfTheirOwn) {
   const std::vector<MaskCase> one = testing::scattered_cases(150, 700, 22);
   const std::vector<MaskCase> other = testing::scattered_cases(261, 390, 23);
   for (std::size_t i = 0; i + 1 < one.size(); i += 2) {
-    // Of the first element the query heads of each KV head agree, of the second those of one.
+    // In the first batch element the query heads of each KV head have the same mask. In the second
+    // only those of one KV head do.
     const MaskCase mask = testing::combined(
         "heads", 2, 4,
         {one[i], one[i], one[i + 1], one[i + 1], other[i], other[i], other[i], other[i + 1]},

@@ -1,5 +1,5 @@
-// How launches behave: the same bits every run, whatever the outputs held; streams, graphs, plans
-// that are shared and moved; offsets beyond 32 bits.
+// The behaviour of launches. Every run must give the same bits, whatever the outputs held before.
+// There are tests of streams, graphs, plans that are shared and moved, and offsets beyond 32 bits.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -237,7 +237,7 @@ TEST_P(AttentionLaunch, PlansMoveAndSayWhatTheyAre) {
   EXPECT_EQ(plan.score(), test_case.plan().score);
   EXPECT_EQ(plan.tile(), (BlockShape{128, 128}));
   EXPECT_EQ(plan.device(), 0);
-  // Of 8 bytes of an entry of a list 6 go to the device.
+  // The device holds 6 of the 8 bytes of a list entry.
   const auto num_entries = static_cast<std::int64_t>(test_case.plan().kv_index_entries.size());
   EXPECT_GE(plan.size_bytes(), test_case.plan().size_bytes() - 2 * num_entries);
   EXPECT_LE(plan.size_bytes(), test_case.plan().size_bytes() + 64 * 1024);

@@ -1,5 +1,6 @@
-// Attention on the GPU against float64: the masks of the mask suite with every type, head size and
-// group of heads, lengths and layouts in turn; long sequences by sampled rows.
+// Attention on the GPU against float64. The masks of the mask suite run with every type, head size
+// and group of heads, and with lengths and layouts in turn. Long sequences are checked by sampled
+// rows.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +32,8 @@ TEST_P(AttentionMaskSuiteOnGpu, IsAsAccurateAsAnExplicitProduct) {
   expect_good(testing::mask_suite_cases(GetParam()));
 }
 
-// 4,096 tokens and odd ones, edges of tiles among the rows; cells from the compiled mask.
+// 4,096 tokens and odd lengths. The compared rows include edges of tiles, and the cells are those
+// of the compiled mask.
 TEST_P(AttentionMaskSuiteOnGpu, IsAccurateForLongSequences) {
   FDMA_SKIP_WITHOUT_HOPPER();
   suite::SuiteMask suite_mask = suite::mask_suite(4096)[static_cast<std::size_t>(GetParam())];

@@ -1,6 +1,6 @@
-// Rows whose largest logit rises on the way through the keys: by less than what kernels put up with
-// before they refer exponents to another maximum, by a little more, and by more than 2^x has room
-// for; and rows that see their first key late, with logits of any size.
+// Rows whose largest logit rises from key to key. It rises by less than the amount at which kernels
+// rescale to another maximum, by a little more, and by more than 2^x can represent. Other rows see
+// their first key late, with logits of any size.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ using testing::MaskCase;
 
 constexpr std::int64_t kQLen = 200, kKvLen = 700, kTileKeys = 128;
 
-// Powers of 2 by which a key of a tile counts, more or less.
+// The level of each key tile: its largest logits, in powers of 2.
 using Levels = std::vector<double>;
 const std::vector<Levels> kLevels = {
     {0, 7.5, 15, 22.5, 30, 37.5},   {0, 9, 18, 27, 36, 45},        {0, 31, 62, 31, 0, 0},
@@ -29,8 +29,8 @@ const std::vector<Levels> kLevels = {
     {200, -200, 200, -200, 210, 0}, {-7.5, 7.5, -7.5, 7.5, 15, 0}, {12, 0, 25, 0, 40, 0},
 };
 
-// Some rows see everything, some begin late, some with the last keys; one sees nothing, one a
-// single key. Of `step` keys one is seen.
+// One key in `step` is visible. Some rows see all of these, some begin late, and some begin with
+// the last keys. One row sees nothing and one row sees a single key.
 MaskCase mask_of(std::int64_t step) {
   return testing::case_of("late",
                           testing::make_cells(kQLen, kKvLen,
@@ -49,7 +49,8 @@ class AttentionMaximaOnGpu : public ::testing::TestWithParam<std::int32_t> {
  protected:
   void SetUp() override { FDMA_SKIP_WITHOUT_HOPPER(); }
 
-  // `by_bias`: levels are biases, else products of queries and keys.
+  // Says what is wrong; empty if nothing is. With `by_bias` the levels are biases, otherwise they
+  // are products of queries and keys.
   std::string wrong(const MaskCase& mask, ColumnMode columns, DType dtype, bool by_bias,
                     const Levels& levels) {
     constexpr float kLn2 = 0.6931471805599453F;
@@ -66,7 +67,7 @@ class AttentionMaximaOnGpu : public ::testing::TestWithParam<std::int32_t> {
       for (std::int64_t h = 0; h < 2; ++h) test_case.q().set(0, row, h, 0, h == 0 ? 1 : 0.5);
     }
     for (std::int64_t key = 0; key < kKvLen; ++key) {
-      // A few keys of a tile are at its level, the others below.
+      // Some keys of a tile have its level, and the others have lower ones.
       const double level =
           levels[static_cast<std::size_t>(key / kTileKeys)] - static_cast<double>(key % 5 * 2);
       test_case.k().set(0, key, 0, 0, by_bias ? 0 : level);
@@ -98,7 +99,7 @@ TEST_P(AttentionMaximaOnGpu, RiseByAnyStepInTiles) {
 
 TEST_P(AttentionMaximaOnGpu, RiseByAnyStepInIndexTiles) {
   if (GetParam() > 128) GTEST_SKIP() << "heads of this size are not gathered";
-  // Every key of a chunk of its own tile, and chunks of two or three tiles with a narrow last one.
+  // Index tiles have keys of one tile, or of several tiles, and the last index tile is narrow.
   for (const std::int64_t step : {1, 2, 5}) {
     const MaskCase mask = mask_of(step);
     for (const DType dtype : {DType::bfloat16, DType::float16}) {

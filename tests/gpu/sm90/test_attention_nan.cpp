@@ -1,5 +1,5 @@
-// One NaN among good inputs: it reaches the rows that see it and no others (a value in v also rows
-// that visit its tile, in its column alone).
+// One NaN among good inputs. It must reach the rows that see it and no others. A NaN in v may also
+// reach rows that visit its tile, in its own column only.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,8 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr std::int64_t kQLen = 200, kKvLen = 600, kEmptyRow = 77, kOneKeyRow = 78;
 constexpr std::int64_t kKeys[] = {0, 5, 130, 270, 300, 511, 599};
 
-// Full, noise, thin intervals and causal; row 77 sees nothing, row 78 key 5 alone.
+// Full tiles, noise, short intervals and causal tiles. Row 77 sees nothing, and row 78 sees only
+// key 5.
 MaskCase mask_of_tiles() {
   std::mt19937 rng(1);
   return testing::case_of("tiles",
@@ -36,7 +37,7 @@ MaskCase mask_of_tiles() {
                           {128, 128});
 }
 
-// Per key a live range.
+// A mask with one live range for each key.
 MaskCase mask_of_columns() {
   return testing::case_of("columns",
                           testing::make_cells(kQLen, kKvLen,
@@ -53,7 +54,8 @@ class AttentionNanOnGpu : public ::testing::TestWithParam<std::int32_t> {
  protected:
   void SetUp() override { FDMA_SKIP_WITHOUT_HOPPER(); }
 
-  // What a NaN of kind `where` at `index` (a row or a key) does wrong; empty if nothing.
+  // Puts a NaN into the tensor `where` at `index` (a row or a key). Says what is wrong; empty if
+  // nothing is.
   enum class Where { q, k, bias, v };
   std::string wrong_after(const MaskCase& mask, Where where, std::int64_t index) {
     constexpr std::int64_t kColumn = 41;

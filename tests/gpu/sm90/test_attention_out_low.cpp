@@ -1,6 +1,6 @@
-// The low half of out, by every kernel that writes outputs. Queries are zero, so that all
-// weights are 1 and are not rounded where they are multiplied by v: out and out_low together
-// are then as good as float32.
+// The low half of out, by every kernel that writes outputs. Queries are zero, so that all weights
+// are 1 and are not rounded in the product with v. The sum of out and out_low is then as accurate
+// as float32.
 #include <gtest/gtest.h>
 
 #include <tuple>
@@ -46,7 +46,7 @@ MaskCase band(std::int64_t q_len, std::int64_t kv_len) {
       {128, 128});
 }
 
-// Tiles that TMA stores and those that threads do, rows past lengths, packed heads.
+// Tiles that TMA stores and tiles that threads store, with rows past lengths and packed heads.
 TEST(OutLowOnGpu, IsWhatRoundingTook) {
   FDMA_SKIP_WITHOUT_HOPPER();
   int i = 0;
@@ -69,7 +69,8 @@ TEST(OutLowOnGpu, IsWhatRoundingTook) {
 TEST(OutLowOnGpu, IsThatOfSplitRows) {
   FDMA_SKIP_WITHOUT_HOPPER();
   for (const std::int32_t head_dim : {64, 128, 256}) {
-    // Many partials of few rows, a few of many, and some of some: three ways to combine them.
+    // Many partials of few rows, few partials of many rows, and a case between. Each of the three
+    // is combined in another way.
     for (const auto& [q_len, kv_len, heads] :
          {std::tuple{1, 40000, 1}, {130, 2000, 8}, {130, 20000, 2}}) {
       const CaseChoice choice = even(head_dim, head_dim == 128 ? DType::float16 : DType::bfloat16);

@@ -1,7 +1,8 @@
-// Few and small cases for compute-sanitizer, whose tools slow a kernel down a hundredfold: every
-// kind of segment, gathered and reordered keys, tails, key bias, both head sizes; gradients of the
-// same, in order or not, over worklist keys, with row accumulators of keys and residuals.
-// References are computed on the host, so that attention is the only kernel.
+// A few small cases for compute-sanitizer, whose tools slow a kernel down a hundredfold. They have
+// every kind of segment, gathered and permuted keys, tails, key bias and both head sizes. Gradients
+// are computed for the same, in accumulation order or not, by kv worklists, with fp32 accumulators
+// of keys and with out_low. References are computed on the host, so that attention is the only
+// kernel.
 #include <gtest/gtest.h>
 
 #include "backend/backend_backward_case.hpp"
@@ -92,7 +93,7 @@ TEST(AttentionSanitized, Gradients) {
   EXPECT_GT(counts.row_tiles + counts.column_tiles, 0);
 }
 
-// Half tiles of queries without a step, of which the turn is passed on all the same.
+// Half tiles of queries without a step, for which the dQ semaphore must advance too.
 TEST(AttentionSanitized, GradientsInOrderOfHalfTiles) {
   FDMA_SKIP_WITHOUT_HOPPER();
   gpu_test::GpuFixture fixture(gpu_test::ReferenceOn::host);
@@ -108,7 +109,8 @@ TEST(AttentionSanitized, GradientsInOrderOfHalfTiles) {
   EXPECT_EQ(testing::check_backward_case(fixture, mask, {1, 8, 4}, choice, backward), "");
 }
 
-// Keys that come back, of 16 heads: tiles of keys are cut, their gradients added up.
+// Keys that become visible again, in 16 heads. Tiles of keys are cut, and their gradients are
+// added.
 TEST(AttentionSanitized, GradientsOverListedKeys) {
   FDMA_SKIP_WITHOUT_HOPPER();
   gpu_test::GpuFixture fixture(gpu_test::ReferenceOn::host);

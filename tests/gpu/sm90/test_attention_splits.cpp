@@ -1,5 +1,5 @@
-// Rows split over several work tiles, query heads packed into a tile, and both: against float64,
-// against plans that do neither, with whatever the workspace held.
+// Rows split over several work tiles, query heads packed into a tile, and both. Results are
+// compared with float64 and with plans that do neither, whatever the workspace held before.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -153,7 +153,7 @@ TEST(AttentionSplits, AreAccurateForEveryKindOfSegment) {
   EXPECT_GT(counts.column_tiles, 0);
 }
 
-// Rows see a few keys here and there, or none: most of their partial results are of no keys.
+// Rows see a few scattered keys or none, so that most of their partial results have no keys.
 TEST(AttentionSplits, CombineRowsThatSeeFewKeysOrNone) {
   FDMA_SKIP_WITHOUT_HOPPER();
   const MaskCase mask = testing::case_of(
@@ -169,7 +169,8 @@ TEST(AttentionSplits, CombineRowsThatSeeFewKeysOrNone) {
   }
 }
 
-// One tile row of all keys among many with one tile: work tiles of both kinds in one launch.
+// One tile row with all keys among many with one tile, so that one launch has work tiles of both
+// kinds.
 TEST(AttentionSplits, StandBesideWholeRows) {
   FDMA_SKIP_WITHOUT_HOPPER();
   const MaskCase mask = testing::case_of(
@@ -199,8 +200,8 @@ TEST(AttentionSplits, HoldWhereLogitsAreFarApart) {
   }
 }
 
-// Partial results lie behind the counter; the workspace may hold anything, and is all that is
-// written.
+// Partial results are behind the counter. The workspace may hold anything before, and nothing else
+// is written.
 TEST(AttentionSplits, UseTheWorkspaceThatTheirPlanAsksFor) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuFixture fixture;

@@ -1,5 +1,5 @@
-// Tensors that attention on the GPU refuses, by name and before anything is launched, and those
-// whose offsets do not fit into 32 bits.
+// Tensors that attention on the GPU refuses, with an error that names them and before anything is
+// launched, and tensors whose offsets do not fit into 32 bits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ MaskCase causal(std::int64_t q_len, std::int64_t kv_len) {
                           {128, 128});
 }
 
-// With gaps, so that a stride may change without two elements at one address.
+// A layout with gaps, so that a stride can change without two elements at one address.
 CaseChoice with_bias() {
   CaseChoice choice;
   choice.layout = testing::Layout::padded;
@@ -39,7 +39,7 @@ class AttentionTensorsOnGpu : public ::testing::Test {
  protected:
   void SetUp() override { FDMA_SKIP_WITHOUT_HOPPER(); }
 
-  // The error names `named`, has this code, and nothing was written.
+  // Expects an error that names `named` and has this code, and that nothing was written.
   void expect_rejected(const char* named, ErrorCode code,
                        const std::function<void(AttentionTensors&)>& change,
                        AttentionOptions options = {}) {
@@ -58,7 +58,7 @@ class AttentionTensorsOnGpu : public ::testing::Test {
     for (const unsigned char byte : test_case.result_bytes()) ASSERT_EQ(byte, 0x3c) << named;
   }
 
-  // The same change of each of q, k, v and out.
+  // Expects the same for this change of each of q, k, v and out.
   void expect_each_rejected(
       ErrorCode code,
       const std::function<void(const void*& data, std::array<std::int64_t, kMaxRank>& strides,
@@ -104,7 +104,7 @@ TEST_F(AttentionTensorsOnGpu, WithStridesThatAreNoMultiplesOfEightAreRejected) {
     expect_each_rejected(ErrorCode::unsupported,
                          [axis](auto&, auto& strides, auto&, auto&) { strides[axis] -= 4; });
   }
-  // The vectors of a row lie along the last axis.
+  // The last axis must be contiguous, since kernels read vectors along it.
   expect_each_rejected(ErrorCode::invalid_argument,
                        [](auto&, auto& strides, auto&, auto&) { strides[3] = 2; });
 }
@@ -182,8 +182,8 @@ TEST_F(AttentionTensorsOnGpu, PlansOfTheCpuAreNotUploaded) {
   EXPECT_THAT(result.error().message, HasSubstr("cpu"));
 }
 
-// Heads of one KV tensor by stride 0, as an expanded tensor has them: TMA takes strides
-// that are not 0 only, so it is an error that says so or a right result, never a wrong one.
+// KV heads with stride 0, as an expanded tensor has them. TMA takes no stride of 0, so the call
+// must either give an error that says so or a correct result.
 TEST_F(AttentionTensorsOnGpu, RepeatedByStrideZeroAreRightOrRejected) {
   BackendAttentionCase test_case(fixture_, mask_, {2, 4, 2}, with_bias());
   const DevicePlan plan = uploaded(test_case.plan());
@@ -198,7 +198,7 @@ TEST_F(AttentionTensorsOnGpu, RepeatedByStrideZeroAreRightOrRejected) {
     EXPECT_THAT(ran.error().message, HasSubstr("stride"));
     return;
   }
-  // Both KV heads are the first one: the case with equal heads.
+  // Both KV heads are the first one. This case has the same heads stored twice.
   BackendAttentionCase equal(fixture_, mask_, {2, 4, 2}, with_bias());
   for (testing::BackendTensor* tensor : {&equal.k(), &equal.v()}) {
     for (std::int64_t b = 0; b < 2; ++b)
@@ -211,7 +211,8 @@ TEST_F(AttentionTensorsOnGpu, RepeatedByStrideZeroAreRightOrRejected) {
   EXPECT_EQ(test_case.result_bytes(), equal.result_bytes());
 }
 
-// Which stride of [batch, length, heads] is large, in elements. The whole spans more than 2^31.
+// Strides of [batch, length, heads] in elements, of which one is large. The tensor spans more than
+// 2^31 elements.
 struct FarStrides {
   const char* name;
   std::array<std::int64_t, 3> strides;
@@ -223,7 +224,7 @@ constexpr FarStrides kFarStrides[] = {
     {"heads", {128, 256, kFar / 2}},
 };
 
-// Memory over which the elements of a small tensor lie far apart.
+// Memory in which the elements of a small tensor are far apart.
 class FarTensor {
  public:
   FarTensor(const TensorView& near, const FarStrides& far) : near_(near), far_(far.strides) {
@@ -242,7 +243,7 @@ class FarTensor {
     for (std::size_t i = 0; i < 3; ++i) view.strides[i] = far_[i];
     return view;
   }
-  /// Every row from, or to, the tensor that lies close together.
+  /// Copies every row from or to the compact tensor.
   void copy(bool to_far) const {
     for (std::int64_t b = 0; b < near_.extents[0]; ++b) {
       for (std::int64_t h = 0; h < near_.extents[2]; ++h) {

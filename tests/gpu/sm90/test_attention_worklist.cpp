@@ -1,6 +1,7 @@
-// Gradients over worklist keys on the GPU against float64: learned top-k with scores of all kinds,
-// eviction, keys that die and come back, keys that nothing sees, tiles that are cut at segments of
-// queries, tails, groups of heads, biases and every head size.
+// Gradients by kv worklists on the GPU against float64. The masks are learned top-k with scores of
+// all kinds, eviction, keys that become invisible and visible again, and keys that no query sees.
+// The cases have tiles that are cut at query segments, tails, groups of heads, biases and every
+// head size.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -70,7 +71,7 @@ TEST(BackwardOverKvWorklist, IsAsAccurateAsAnExplicitProduct) {
   }
 }
 
-// Tiles of keys that live in several segments of queries: gradients are added up in float32.
+// Tiles of keys that are live in several query segments. Their gradients are added in float32.
 TEST(BackwardOverKvWorklist, AddsUpWhatSegmentsOfQueriesGive) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuFixture fixture;
@@ -99,7 +100,7 @@ TEST(BackwardOverKvWorklist, AddsUpWhatSegmentsOfQueriesGive) {
   }
 }
 
-// More units than blocks.
+// More tile groups than blocks.
 TEST(BackwardOverKvWorklist, IsAccurateWithManyTileGroupsForEachBlock) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuFixture fixture;
@@ -148,8 +149,8 @@ TEST(BackwardOverKvWorklist, IsCapturedIntoAGraphAndReplayed) {
   }
 }
 
-// Of lists whose keys come back, and are added up entry by entry, too; with a bias, whose gradient
-// has sums of its own; in groups of heads.
+// The lists include those whose keys become visible again, which are added entry by entry. There
+// are cases with a bias, whose gradient has its own fp32 accumulators, and with groups of heads.
 TEST(BackwardOverKvWorklist, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuFixture fixture;

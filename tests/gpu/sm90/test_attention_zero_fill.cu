@@ -1,7 +1,7 @@
-// Backward calls by plans of work tiles whose main kernel writes zero fill of the fp32 accumulators
-// itself (ZeroFill): KV heads of more units than there are multiprocessors, one after the other.
-// Blocks write zeros of the next head's sums while they compute, and wait for those of theirs. That
-// they did is read from the workspace.
+// Backward calls by plans of work tiles whose main kernel writes the zero fill of the fp32
+// accumulators itself (ZeroFill). KV heads with more tile groups than there are multiprocessors
+// come one after the other. While blocks compute, they clear the accumulators of the next head, and
+// they wait until their own are cleared. The tests read from the workspace that this happened.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -25,10 +25,10 @@ using testing::CaseChoice;
 using testing::CaseHeads;
 using testing::MaskCase;
 
-constexpr std::int64_t kManyKeys = 17000;  // 133 units
+constexpr std::int64_t kManyKeys = 17000;  // 133 tile groups
 constexpr BlockShape kBlock{128, 128};
 
-// Some queries for each key: few of them, for references take their time.
+// A mask with some queries for each key. They are few, since references are slow.
 MaskCase few_queries(std::int64_t q_len, std::int64_t kv_len = kManyKeys) {
   return testing::case_of(
       "some queries for each key",
@@ -36,7 +36,7 @@ MaskCase few_queries(std::int64_t q_len, std::int64_t kv_len = kManyKeys) {
       kBlock);
 }
 
-// D from out, KV heads one by one.
+// The choices give D from out and out_low, and KV heads one by one.
 CaseChoice choice_of(std::int32_t head_dim) {
   CaseChoice choice;
   choice.dtype = DType::bfloat16;
@@ -61,7 +61,8 @@ class Calls {
     return attention_backward(plan_, test_case.tensors(), workspace_.data(), stream,
                               test_case.options());
   }
-  // Whether the main kernel of the last call wrote all zeros but those of the first KV head.
+  // Expects that the main kernel of the last call wrote the zero fill of all KV heads except the
+  // first.
   void expect_written_meanwhile() const {
     workspace_.require_canaries();
     const AttentionShape& shape = plan_.shape();
@@ -101,7 +102,7 @@ void expect_good(const MaskCase& mask, const CaseHeads& heads) {
   for (const std::int32_t head_dim : {128, 64}) {
     BackendBackwardCase test_case(fixture, mask, heads, choice_of(head_dim), head_by_head());
     const Calls calls(test_case);
-    // The second call finds what the first one left.
+    // The second call finds the workspace as the first one left it.
     for (const unsigned char byte : {0xff, 0x41}) {
       poison(test_case, byte);
       const auto ran = calls.run(test_case);
@@ -122,7 +123,7 @@ TEST(AttentionZerosOnGpu, AreThoseOfEveryBatchElement) {
   expect_good(few_queries(300), {2, 4, 2});
 }
 
-// Heads without a work tile: nobody adds to their sums, which are read all the same.
+// Heads without a work tile. Nothing is added to their accumulators, which are read all the same.
 TEST(AttentionZerosOnGpu, AreThoseOfHeadsWithoutKeys) {
   FDMA_SKIP_WITHOUT_HOPPER();
   expect_good(testing::combined("no keys between", 3, 1,
