@@ -364,8 +364,8 @@ TEST(DeviceZohScores, WideOfWhatIsNotFinite) {
   }
 }
 
-// Chunks of a prompt give the same scores as the whole prompt, since zoh_wide.cu adds the terms of
-// every key in the same order.
+// Chunks of a prompt give the same scores as the whole prompt. In zoh_wide.cu a score depends
+// neither on kv_len nor on the place of its key.
 TEST(DeviceZohScores, WideScoresDoNotDependOnTheLength) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(9);

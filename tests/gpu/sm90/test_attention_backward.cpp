@@ -236,7 +236,7 @@ TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
                                              return k < 16 || q < 16 || (q - k < 90 && k - q < 90);
                                            }),
                        {128, 128}),
-      // The walk over this mask goes down.
+      // Plans walk this mask downwards.
       testing::case_of(
           "the last document sees everything",
           testing::make_cells(
