@@ -11,7 +11,7 @@
 
 namespace fdma::zoh {
 
-/// Of an H100 or H200: the number over which work is spread
+/// Multiprocessors of an H100 or H200, the number over which work is spread
 inline constexpr std::int64_t kMultiprocessors = 132;
 
 /// A tensor of any of the three dtypes, element by element.

@@ -140,7 +140,7 @@ __device__ __forceinline__ void search_worst_of_many(const TopkCall& call) {
     count = __reduce_add_sync(0xFFFFFFFFu, count);
     int* const sum = &counts[bit % 3];
     if (thread % 32 == 0 && count != 0) atomicAdd(sum, count);
-    // Of the next bit: the bit before is still being read
+    // For the next bit, because the bit before is still being read
     if (thread == 0) counts[(bit + 2) % 3] = 0;
     __syncthreads();
     const int above = *sum;
