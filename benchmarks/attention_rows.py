@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from decode_rows import DecodeShape, decode_shapes
-from mask_zoo import EVERY_TILE_PARTIAL, NAMES
+from mask_suite import EVERY_TILE_PARTIAL, NAMES
 
 TOTAL_TOKENS = 131072
 MAX_FLEX_TOKENS = 32768

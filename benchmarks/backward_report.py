@@ -1,6 +1,6 @@
 """Tables about gradients on the GPU: attention_gpu.json (bench_attention_gpu.py).
 
-Goals are compared as ratios to cuDNN's gradients of full attention (recorded_peers.py).
+Goals are compared as ratios to cuDNN's gradients of full attention (recorded_baselines.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpu_report import (
     rows_of,
     speed_cells,
 )
-from recorded_peers import BACKWARD, LENGTHS
+from recorded_baselines import BACKWARD, LENGTHS
 from report_text import NOT_MEASURED, Run, milliseconds, number, quantile, table, tokens_text
 
 FLOOR = 0.95

@@ -2,27 +2,30 @@
 
     python3 bench_attention_gpu.py <folder of fdma> <result.json> [--parts dense,flex,cusparse] ..
 
-A row is one mask at one shape: of part `dense` FDMA beside cuDNN (causal attention beside cuDNN's
-causal, every other mask beside its full attention), of part `flex` FDMA beside FlexAttention on the
-same mask, whose predicate is compared with the compiled mask before, of part `cusparse` FDMA beside
-what the sparse library alone gives: products of its own on the cells of the mask (CSR), and a
-softmax between them; of part `parametric` a plan of segments beside one in parametric form, of the
-same mask; of parts `backward` and `backward_flex` gradients (backward_rows.py); of part `decode`
-few queries of a sequence against many keys, beside scaled_dot_product_attention and a copy
-(decode_rows.py). All take the same random tensors
-[batch, tokens, heads, head_dim] of bfloat16, in turn, round after round; times are medians of CUDA
-events, after rounds that do not count. The GPU is kept busy while the host prepares what is timed,
-so that the host is not.
+A row is one mask at one shape. Its part says what is measured:
 
-In the same run the result of every row is checked. The cells that the predicate keeps, all of them,
-are as many as the compiled mask says (and so is the FLOP count); at sampled rows, tile edges among
-them, out and lse are compared with attention in float64 by the predicate.
+    dense          FDMA beside cuDNN: causal beside cuDNN's causal, other masks beside its full
+                   attention
+    flex           FDMA beside FlexAttention on the same mask, whose predicate is compared with it
+    cusparse       FDMA beside the sparse library alone: its products on the cells of the mask (CSR)
+                   and a softmax between them
+    parametric     a plan of segments beside a closed-form plan of the same mask
+    backward, backward_flex   gradients (backward_rows.py)
+    decode         few queries against many keys, beside scaled_dot_product_attention and a copy
+                   (decode_rows.py)
 
-Rows are written to the result file one by one and are not measured again while they are there
-(`--again`: they are), so that a call that ends early (--max-seconds) is continued by the next one.
-FLOPs are those of allowed pairs: 4 * head_dim for each query head. Beside what was measured stands
-what fdma.estimate predicts for the plan (--profile); --predict writes it anew into rows that are
-there, which needs no GPU.
+All kernels take the same random bfloat16 tensors [batch, tokens, heads, head_dim], in turn, round
+after round. Times are medians of CUDA events; the first rounds do not count. The GPU is kept busy
+while the host prepares a call, so that host time is not measured.
+
+The result of every row is checked in the same run. The predicate keeps as many cells as the
+compiled mask says, which is what the FLOP count uses. At sampled rows, tile edges among them, out
+and lse are compared with attention in float64 by the predicate.
+
+Rows are written to the result file one by one. A row that is there is not measured again (unless
+`--again`), so a call that ends early (--max-seconds) is continued by the next one. FLOPs are those
+of allowed pairs: 4 * head_dim for each query head. Beside a measured time stands what fdma.estimate
+predicts for the plan (--profile). --predict renews the predictions of stored rows, without a GPU.
 
 Longer than most files: what is timed, what checks it and what is kept belong to one row.
 """
@@ -49,7 +52,7 @@ from backward_rows import BackwardCalls
 from decode_rows import DecodeProblem, DecodeShape, measure_decode
 from flex_programs import flex_program, mask_mod_of
 from make_report import git
-from mask_zoo import EVERY_TILE_PARTIAL, SuiteMask, zoo_mask
+from mask_suite import EVERY_TILE_PARTIAL, SuiteMask, suite_mask
 from report_store import write_result
 
 Run = dict[str, Any]
@@ -369,7 +372,7 @@ def measure_row(
     fdma: Any, torch: Any, problem: Problem, row: Row, options: argparse.Namespace
 ) -> Run:
     shape = problem.shape
-    mask = zoo_mask(row.mask, shape.tokens)
+    mask = suite_mask(row.mask, shape.tokens)
     predicate = mask.on(lambda table: torch.from_numpy(table).cuda())
     profile = profile_of(fdma, options.profile)
     measured = Measured(fdma, torch, problem, mask, profile)
@@ -431,7 +434,7 @@ def measure_row(
         is_causal = row.mask == "causal"
         calls["cudnn"] = lambda: problem.cudnn(is_causal)
     elif row.mask == EVERY_TILE_PARTIAL:  # what a mask costs: beside the same tiles without one
-        full = Measured(fdma, torch, problem, zoo_mask("full", shape.tokens), profile)
+        full = Measured(fdma, torch, problem, suite_mask("full", shape.tokens), profile)
         calls["full"] = full.call
     timing = Timing(torch, calls, options.quick)
     pairs = measured.pairs
@@ -661,7 +664,7 @@ def predict(results: Results, options: argparse.Namespace) -> None:
         if run["part"] not in PREDICTED_PARTS:
             continue
         shape = Shape(run["batch"], run["tokens"], run["heads"], run["head_dim"])
-        mask = zoo_mask(run["mask"], shape.tokens)
+        mask = suite_mask(run["mask"], shape.tokens)
         compiled = fdma.compile(mask.spec, shape.tokens, tables=mask.tables)
         if run["part"].startswith("backward"):
             plan = planned(fdma, compiled, shape, direction="backward")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from bench_attention_gpu import Timing, WrongResultError, profile_of
-from mask_zoo import zoo_mask
+from mask_suite import suite_mask
 from topk_gpu_report import WAYS
 
 Run = dict[str, Any]
@@ -36,7 +36,7 @@ def compiled_mask(fdma: Any, name: str, tokens: int, width: int) -> Any:
     if name == "token_lists":
         seen = random.random((tokens // STRETCH, tokens), dtype=np.float32) < 1 / 8
         return fdma.compile(f"causal & @seen[q // {STRETCH}, k]", tokens, tables={"seen": seen})
-    mask = zoo_mask(name, tokens)
+    mask = suite_mask(name, tokens)
     return fdma.compile(mask.spec, tokens, tables=mask.tables)
 
 

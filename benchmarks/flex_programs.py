@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from attention_rows import Row, Shape, all_rows, chosen
-from mask_zoo import zoo_mask
+from mask_suite import suite_mask
 
 FLEX_BLOCK = 128
 PARTS = ("flex", "backward_flex", "topk")
@@ -82,7 +82,7 @@ def compile_row(row: Row) -> None:
     tensors = [
         torch.zeros(size, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(3)
     ]
-    predicate = zoo_mask(row.mask, shape.tokens).on(lambda table: torch.from_numpy(table).cuda())
+    predicate = suite_mask(row.mask, shape.tokens).on(lambda table: torch.from_numpy(table).cuda())
     mask = None
     if row.mask != "full":
         mask = empty_mask(torch, (1, 1), shape.tokens, mask_mod_of(predicate))

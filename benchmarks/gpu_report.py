@@ -1,12 +1,12 @@
 """Tables about attention on the GPU, forward: attention_gpu.json (bench_attention_gpu.py).
 
-Beside what was measured stands what others reach (recorded_peers.py).
+Beside what was measured stands what others reach (recorded_baselines.py).
 """
 
 from __future__ import annotations
 
-from mask_zoo import EVERY_TILE_PARTIAL
-from recorded_peers import FLASH_ATTENTION_FEW_HEADS, FLASHMASK_FEW_HEADS, FORWARD, LENGTHS
+from mask_suite import EVERY_TILE_PARTIAL
+from recorded_baselines import FLASH_ATTENTION_FEW_HEADS, FLASHMASK_FEW_HEADS, FORWARD, LENGTHS
 from report_text import (
     NOT_MEASURED,
     Run,

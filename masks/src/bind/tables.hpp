@@ -14,7 +14,7 @@
 
 namespace fdma {
 
-/// What a named mask requires of a table, for one batch element.
+/// The table that a named mask needs for one batch element: its type, rank and extents.
 struct TableRequest {
   std::string use;    ///< for messages: "documents(ids=@t)"
   std::string table;  ///< the table's name

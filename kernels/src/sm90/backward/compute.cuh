@@ -14,8 +14,9 @@
 // With 128 columns the warpgroups alternate (kAlternates): one computes dQ of a step, the other dQ
 // of the next step. Only one of them then waits for the other's dS, and they drift apart. Otherwise
 // each computes half of dQ: half of its columns, or half of its rows if a step has 128 queries.
-// This plain order is faster than orders in which one step overlaps with the next (README). The
-// file is longer than most, because the parts of a step share their registers.
+// This plain order is faster than orders in which one step overlaps with the next
+// (docs/notes/kernels-backward.md). The file is longer than most, because the parts of a step share
+// their registers.
 #pragma once
 
 #include <cstdint>

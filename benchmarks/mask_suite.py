@@ -87,7 +87,7 @@ class SuiteMask:
         return lambda q, k: self.predicate(q, k, **columns)
 
 
-def zoo_mask(name: str, tokens: int) -> SuiteMask:
+def suite_mask(name: str, tokens: int) -> SuiteMask:
     """One of NAMES or EVERY_TILE_PARTIAL; `tokens`: a length of document_lengths.json."""
 
     def array(values: Sequence[int]) -> Table:
