@@ -65,6 +65,6 @@ if [ ${#ptxas_logs[@]} -gt 0 ]; then
   fi
 else
   echo "CUDA sources skipped: $num_cuda_sources (no nvcc)"
-  echo "GPU tests not built: $(cat tests/gpu/*.cu tests/gpu/*.cpp | grep -cE '^TEST(_F|_P)?\(') (no nvcc)"
+  echo "GPU tests not built: $(find tests/gpu \( -name "*.cu" -o -name "*.cpp" \) -exec cat {} + | grep -cE '^TEST(_F|_P)?\(') (no nvcc)"
 fi
 .venv/bin/python tests/count_results.py "ctest=$ctest_code:$results/ctest.xml" "pytest=$pytest_code:$results/pytest.xml"

@@ -30,7 +30,7 @@ def module_names() -> list[str]:
     found = list(PACKAGES)
     for package in PACKAGES:
         folder = importlib.import_module(package).__path__
-        found += [info.name for info in pkgutil.iter_modules(folder, f"{package}.")]
+        found += [info.name for info in pkgutil.walk_packages(folder, f"{package}.")]
     return [name for name in found if name != "fdma._fdma"]
 
 
