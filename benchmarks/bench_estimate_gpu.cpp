@@ -30,9 +30,9 @@
 
 #include "fdma/kernels/calibrate.hpp"
 #include "fdma/kernels/device_memory.hpp"
-#include "fdma/kernels/device_plan.hpp"
 #include "fdma/kernels/device_stream.hpp"
 #include "fdma/kernels/estimate.hpp"
+#include "fdma/kernels/prepared_plan.hpp"
 #include "fdma/masks/lower.hpp"
 #include "fdma/masks/parse.hpp"
 #include "mask_suite.hpp"
@@ -181,9 +181,9 @@ class Calls {
  public:
   Calls(const fdma::AttentionPlan& plan, const Tensors& tensors, fdma::StreamTimer& timer,
         double seconds_each)
-      : plan_(value_or_exit(fdma::upload(plan), "upload")),
+      : plan_(value_or_exit(fdma::prepare(plan), "prepare")),
         workspace_(
-            value_or_exit(fdma::DeviceMemory::allocate(plan_.workspace_bytes()), "workspace")),
+            value_or_exit(fdma::DeviceMemory::allocate(plan_->workspace_bytes()), "workspace")),
         tensors_(tensors),
         timer_(timer),
         seconds_each_(seconds_each) {}
@@ -208,9 +208,9 @@ class Calls {
 
  private:
   void launch() {
-    require(plan_.direction() == fdma::Direction::backward
-                ? fdma::attention_backward(plan_, tensors_.gradients(), workspace_.data())
-                : fdma::attention_forward(plan_, tensors_.views(), workspace_.data()),
+    require(plan_->direction() == fdma::Direction::backward
+                ? plan_->backward(tensors_.gradients(), {workspace_.data()})
+                : plan_->forward(tensors_.views(), {workspace_.data()}),
             "attention");
   }
   double sample_us(int launches, bool is_short) {
@@ -222,7 +222,7 @@ class Calls {
     return value_or_exit(timer_.seconds(), "timer") * 1e6 / launches;
   }
 
-  fdma::DevicePlan plan_;
+  std::unique_ptr<fdma::PreparedPlan> plan_;
   fdma::DeviceMemory workspace_;
   const Tensors& tensors_;
   fdma::StreamTimer& timer_;

@@ -25,13 +25,13 @@ void GpuFixture::read(unsigned char* to, const unsigned char* from, std::int64_t
 
 namespace {
 
-// Uploads the plan, makes the call and waits for it.
+// Prepares the plan, makes the call and waits for it.
 template <class Call>
-Result<void> run(const AttentionPlan& plan, const UploadOptions& options, const char* name,
+Result<void> run(const AttentionPlan& plan, const PrepareOptions& options, const char* name,
                  const Call& call) {
-  FDMA_TRY(const DevicePlan device_plan, upload(plan, nullptr, options));
-  const Workspace workspace(device_plan);
-  FDMA_TRY_VOID(call(device_plan, workspace.data()));
+  FDMA_TRY(const OwnedPlan prepared, prepare(plan, nullptr, options));
+  const Workspace workspace(*prepared);
+  FDMA_TRY_VOID(call(*prepared, Launch{workspace.data()}));
   require(cudaDeviceSynchronize(), name);
   workspace.require_canaries();
   return {};
@@ -41,16 +41,17 @@ Result<void> run(const AttentionPlan& plan, const UploadOptions& options, const 
 
 Result<void> GpuFixture::forward(const AttentionPlan& plan, const AttentionTensors& tensors,
                                  const AttentionOptions& options) {
-  return run(plan, {}, "attention_forward", [&](const DevicePlan& device_plan, void* workspace) {
-    return attention_forward(device_plan, tensors, workspace, nullptr, options);
-  });
+  return run(plan, {}, "attention_forward",
+             [&](const PreparedPlan& prepared, const Launch& launch) {
+               return prepared.forward(tensors, launch, options);
+             });
 }
 
 Result<void> GpuFixture::backward(const AttentionPlan& plan, const BackwardTensors& tensors,
                                   const BackwardOptions& options) {
   return run(plan, {options.deterministic}, "attention_backward",
-             [&](const DevicePlan& device_plan, void* workspace) {
-               return attention_backward(device_plan, tensors, workspace, nullptr, options);
+             [&](const PreparedPlan& prepared, const Launch& launch) {
+               return prepared.backward(tensors, launch, options);
              });
 }
 
@@ -59,9 +60,9 @@ testing::ReferenceRows GpuFixture::reference(const testing::ReferenceProblem& pr
                                          : reference_on_device(problem);
 }
 
-Workspace::Workspace(const DevicePlan& plan)
-    : memory_(std::vector<unsigned char>(
-          static_cast<std::size_t>(plan.workspace_bytes()) + 2 * kCanaryBytes, 0xff)) {}
+Workspace::Workspace(std::int64_t bytes)
+    : memory_(
+          std::vector<unsigned char>(static_cast<std::size_t>(bytes) + 2 * kCanaryBytes, 0xff)) {}
 
 void Workspace::require_canaries() const {
   const std::vector<unsigned char> bytes = memory_.to_host();
@@ -88,8 +89,8 @@ CapturedGraph::CapturedGraph(const OwnedStream& stream, const std::function<Resu
   require(made, "cudaGraphInstantiate");
 }
 
-DevicePlan uploaded(const AttentionPlan& plan, Stream stream) {
-  Result<DevicePlan> result = upload(plan, stream);
+OwnedPlan prepared(const AttentionPlan& plan, Stream stream, const PrepareOptions& options) {
+  Result<std::unique_ptr<PreparedPlan>> result = prepare(plan, stream, options);
   if (!result) throw std::runtime_error(result.error().message);
   return *std::move(result);
 }

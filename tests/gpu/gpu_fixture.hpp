@@ -1,11 +1,13 @@
 // Attention cases on the GPU.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "backend/backend_fixture.hpp"
 #include "device_array.hpp"
-#include "fdma/kernels/device_plan.hpp"
+#include "fdma/kernels/prepared_plan.hpp"
 
 namespace fdma::gpu_test {
 
@@ -40,7 +42,8 @@ class GpuFixture : public testing::BackendFixture {
 /// Device memory for one launch, with canaries around it; filled with 0xff.
 class Workspace {
  public:
-  explicit Workspace(const DevicePlan& plan);
+  explicit Workspace(const PreparedPlan& plan) : Workspace(plan.workspace_bytes()) {}
+  explicit Workspace(std::int64_t bytes);
   void* data() const { return memory_.data() + kCanaryBytes; }
   /// Throws if a byte outside the workspace was written. Waits for the device.
   void require_canaries() const;
@@ -88,7 +91,10 @@ class CapturedGraph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-/// The plan on the device; throws if the upload fails.
-DevicePlan uploaded(const AttentionPlan& plan, Stream stream = nullptr);
+using OwnedPlan = std::unique_ptr<const PreparedPlan>;
+
+/// The plan on the device; throws if that fails.
+OwnedPlan prepared(const AttentionPlan& plan, Stream stream = nullptr,
+                   const PrepareOptions& options = {});
 
 }  // namespace fdma::gpu_test

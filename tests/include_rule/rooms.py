@@ -38,11 +38,10 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "kernels/src": {
         "call": (),
         "plan": ("call",),
-        "backend": (),
         "estimate": ("plan",),
         "cpu": ("call", "plan"),
         "ptx": (),
-        "cuda": ("backend", "plan", "ptx"),
+        "cuda": ("plan", "ptx"),
         "sm90/shared": ("plan", "ptx"),
         "sm90/forward": ("call", "cuda", "ptx", "sm90/shared"),
         "sm90/backward": ("call", "cuda", "plan", "ptx", "sm90/forward", "sm90/shared"),
@@ -61,6 +60,8 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             "sm90/forward",
         ),
         "calibrate": ("cpu", "estimate", "plan"),
+        # The registry of backends: it wires what the rooms of each backend have.
+        "backend": ("calibrate", "cpu", "cuda", "plan", "sm90/backward", "sm90/forward"),
     },
     "tools/maskc": {
         "cli": (),

@@ -1,11 +1,6 @@
-// The GPU backends of a build without CUDA: every call returns an error that says so.
-#include <memory>
-
-#include "backend/gpu_check.hpp"
+// Device memory and streams in a build without CUDA: every call returns an error that says so.
 #include "fdma/kernels/device_memory.hpp"
-#include "fdma/kernels/device_plan.hpp"
 #include "fdma/kernels/device_stream.hpp"
-#include "fdma/kernels/kept_workspace.hpp"
 
 namespace fdma {
 namespace {
@@ -15,47 +10,6 @@ Error no_cuda() {
 }
 
 }  // namespace
-
-struct DevicePlan::Impl {
-  AttentionShape shape;
-  ScoreSpec score;
-};
-
-DevicePlan::DevicePlan(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-DevicePlan::DevicePlan(DevicePlan&&) noexcept = default;
-DevicePlan& DevicePlan::operator=(DevicePlan&&) noexcept = default;
-DevicePlan::~DevicePlan() = default;
-const AttentionShape& DevicePlan::shape() const { return impl_->shape; }
-const ScoreSpec& DevicePlan::score() const { return impl_->score; }
-Direction DevicePlan::direction() const { return Direction::forward; }
-BlockShape DevicePlan::tile() const { return {0, 0}; }
-int DevicePlan::device() const { return -1; }
-std::int64_t DevicePlan::size_bytes() const { return 0; }
-std::int64_t DevicePlan::workspace_bytes() const { return 0; }
-
-Result<void> check_sm90_device() { return no_cuda(); }
-
-Result<DevicePlan> upload(const AttentionPlan& plan, Stream, const UploadOptions&) {
-  FDMA_TRY_VOID(check_backend(plan.backend == Backend::cpu ? Backend::sm90 : plan.backend));
-  return Error{ErrorCode::internal, "upload: a build without CUDA has no GPU backend"};
-}
-
-Result<void> attention_forward(const DevicePlan&, const AttentionTensors&, void*, Stream,
-                               const AttentionOptions&) {
-  return check_backend(Backend::sm90);
-}
-
-Result<void> prepare_workspace(void*, Stream) { return no_cuda(); }
-
-Result<void> attention_forward_in_kept_workspace(const DevicePlan&, const AttentionTensors&, void*,
-                                                 Stream, const AttentionOptions&) {
-  return check_backend(Backend::sm90);
-}
-
-Result<void> attention_backward(const DevicePlan&, const BackwardTensors&, void*, Stream,
-                                const BackwardOptions&) {
-  return check_backend(Backend::sm90);
-}
 
 DeviceMemory::DeviceMemory(DeviceMemory&&) noexcept = default;
 DeviceMemory& DeviceMemory::operator=(DeviceMemory&&) noexcept = default;

@@ -17,6 +17,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <thread>
@@ -30,10 +31,9 @@
 #include "fdma/formats/set_algebra.hpp"
 #include "fdma/kernels/backends.hpp"
 #include "fdma/kernels/device_memory.hpp"
-#include "fdma/kernels/device_plan.hpp"
 #include "fdma/kernels/device_stream.hpp"
+#include "fdma/kernels/prepared_plan.hpp"
 #include "plan/query_passes.hpp"
-#include "plan/regions.hpp"
 
 namespace fdma {
 namespace {
@@ -80,7 +80,7 @@ double median(std::vector<double> values) {
 struct Workload {
   EvenCall call;
   AttentionShape shape;
-  DevicePlan plan;
+  std::unique_ptr<PreparedPlan> plan;
   DeviceMemory workspace;
   std::vector<double> samples_us;
 
@@ -94,11 +94,11 @@ struct Workload {
     options.split = SplitMode::never;
     options.pack = PackMode::never;
     options.columns = columns;
-    FDMA_TRY(const AttentionPlan plan, make_plan(mask, shape, {}, options));
-    FDMA_TRY(DevicePlan uploaded, upload(plan));
-    FDMA_TRY(DeviceMemory workspace, DeviceMemory::allocate(uploaded.workspace_bytes()));
-    return Workload{
-        even_call(plan, num_workers, is_all), shape, std::move(uploaded), std::move(workspace), {}};
+    FDMA_TRY(AttentionPlan plan, make_plan(mask, shape, {}, options));
+    EvenCall call = even_call(plan, num_workers, is_all);
+    FDMA_TRY(std::unique_ptr<PreparedPlan> prepared, prepare(std::move(plan)));
+    FDMA_TRY(DeviceMemory workspace, DeviceMemory::allocate(prepared->workspace_bytes()));
+    return Workload{std::move(call), shape, std::move(prepared), std::move(workspace), {}};
   }
 };
 
@@ -147,7 +147,8 @@ class KernelCalibration {
     const std::int32_t heads =
         num_workers_ / std::gcd(num_workers_, static_cast<int>(kOverlapTileRows));
     std::vector<OverlapMask> masks = overlap_masks();
-    if (direction_ == Direction::forward && head_dim <= kSm90GatherHeadDim) {
+    if (direction_ == Direction::forward &&
+        head_dim <= Backend::sm90.traits().max_gather_head_dim) {
       for (OverlapMask& each : gather_masks()) masks.push_back(std::move(each));
     }
     std::vector<AttentionShape> shapes;
@@ -180,11 +181,11 @@ class KernelCalibration {
 
   Result<void> launch(const Workload& workload) const {
     if (direction_ == Direction::backward) {
-      return attention_backward(workload.plan, tensors_->backward_views(workload.shape),
-                                workload.workspace.data());
+      return workload.plan->backward(tensors_->backward_views(workload.shape),
+                                     {workload.workspace.data()});
     }
-    return attention_forward(workload.plan, tensors_->forward_views(workload.shape),
-                             workload.workspace.data());
+    return workload.plan->forward(tensors_->forward_views(workload.shape),
+                                  {workload.workspace.data()});
   }
 
   /// Microseconds of one call: the mean of `launches` calls without a pause, after `rest`.
@@ -286,7 +287,6 @@ Result<double> time_memory(StreamTimer& timer) {
 }  // namespace
 
 Result<DeviceProfile> calibrate_sm90(const CalibrateOptions& options) {
-  FDMA_TRY_VOID(check_backend(Backend::sm90));
   for (const BlockShape tile : options.tiles) {
     if (tile == kTile) continue;
     return Error{ErrorCode::unsupported, fmt::format("tiles: sm90 computes 128x128, got {}x{}",

@@ -16,7 +16,6 @@
 #include "cpu/backward.hpp"
 #include "cpu/call.hpp"
 #include "fdma/base/parallel.hpp"
-#include "plan/worker_bytes.hpp"
 
 namespace fdma {
 namespace cpu {
@@ -210,15 +209,11 @@ void run_all(BackwardRun& run, const BackwardOptions& options) {
 }  // namespace
 }  // namespace cpu
 
-std::int64_t cpu_backward_bytes(const AttentionShape& shape, BlockShape tile) {
-  return cpu::BackwardWorkspace::bytes(shape, tile);
-}
-
 Result<void> attention_backward(const AttentionPlan& plan, const BackwardTensors& tensors,
                                 const BackwardOptions& options) {
   if (plan.backend != Backend::cpu) {
     return Error{ErrorCode::unsupported,
-                 fmt::format("backend: expected a plan for cpu, got one for {}: upload it",
+                 fmt::format("backend: expected a plan for cpu, got one for {}: prepare it",
                              to_string(plan.backend))};
   }
   FDMA_TRY(const BackwardCall checked,

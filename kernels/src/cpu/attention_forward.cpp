@@ -12,7 +12,6 @@
 
 #include "cpu/call.hpp"
 #include "fdma/base/parallel.hpp"
-#include "plan/worker_bytes.hpp"
 
 namespace fdma {
 namespace cpu {
@@ -68,10 +67,6 @@ Result<void> restrict_targets() {
 
 }  // namespace cpu
 
-std::int64_t cpu_forward_bytes(const AttentionShape& shape, BlockShape tile) {
-  return cpu::Workspace::bytes(shape, tile);
-}
-
 namespace {
 
 void run_work_tiles(const cpu::CpuCall& call, const AttentionOptions& options) {
@@ -108,7 +103,7 @@ Result<void> attention_forward(const AttentionPlan& plan, const AttentionTensors
                                const AttentionOptions& options) {
   if (plan.backend != Backend::cpu) {
     return Error{ErrorCode::unsupported,
-                 fmt::format("backend: expected a plan for cpu, got one for {}: upload it",
+                 fmt::format("backend: expected a plan for cpu, got one for {}: prepare it",
                              to_string(plan.backend))};
   }
   FDMA_TRY_VOID(check_direction(plan.direction, Direction::forward));

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "cuda/partials.hpp"
-#include "fdma/kernels/plan.hpp"
+#include "fdma/kernels/plan_arrays.hpp"
 
 namespace fdma::sm90 {
 

@@ -9,14 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "backend/gpu_check.hpp"
 #include "cuda/cuda_error.hpp"
 #include "cuda/device_plan.hpp"
 #include "cuda/tile_rows.hpp"
 #include "plan/accumulation_order.hpp"
 #include "plan/entry_accumulators.hpp"
 
-namespace fdma {
+namespace fdma::sm90 {
 namespace {
 
 constexpr std::int64_t kArrayAlignment = 256;
@@ -75,12 +74,12 @@ void split_entries(const std::vector<KvIndexEntry>& entries, std::vector<std::in
 }
 
 // Lists of a plan share no index tiles.
-std::vector<sm90::KvIndexListOnDevice> lists_on_device(const std::vector<KvIndexList>& lists) {
-  std::vector<sm90::KvIndexListOnDevice> on_device;
+std::vector<KvIndexListOnDevice> lists_on_device(const std::vector<KvIndexList>& lists) {
+  std::vector<KvIndexListOnDevice> on_device;
   on_device.reserve(lists.size());
   for (const KvIndexList& list : lists) {
-    on_device.push_back({sm90::KvIndexListOnDevice::place_of(list.first_entry, 0, 0),
-                         list.num_entries, list.num_full});
+    on_device.push_back(
+        {KvIndexListOnDevice::place_of(list.first_entry, 0, 0), list.num_entries, list.num_full});
   }
   return on_device;
 }
@@ -98,17 +97,17 @@ std::vector<WorkTile> work_tiles_on_device(const AttentionPlan& plan) {
   for (WorkTile& work_tile : work_tiles) {
     const KvPermutation* order = plan.kv_permutation(work_tile);
     work_tile.num_entries =
-        order == nullptr ? sm90::kTensorKeys : static_cast<std::int32_t>(order->num_keys);
+        order == nullptr ? kTensorKeys : static_cast<std::int32_t>(order->num_keys);
   }
   return work_tiles;
 }
 
 // Sets the counts that kernels read in addition to the arrays.
-Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
-  sm90::PlanArrays& arrays = impl.arrays;
+Result<void> set_counts(const AttentionPlan& plan, DevicePlan& impl) {
+  PlanArrays& arrays = impl.arrays;
   const AttentionShape& shape = plan.shape;
   const std::int64_t num_sets =
-      sm90::head_sets_of_group(shape.group_size(), plan.heads_per_tile) * shape.heads_kv;
+      head_sets_of_group(shape.group_size(), plan.heads_per_tile) * shape.heads_kv;
   const std::int64_t max_rows = plan.is_backward() ? shape.max_kv_len() : shape.max_q_len();
   const std::int64_t max_tile_rows = ceil_div(max_rows, plan.mask_tile().block_q);
   std::int64_t num_work_tiles = static_cast<std::int64_t>(plan.work_tiles.size());
@@ -158,9 +157,9 @@ bool is_by_row(const AttentionPlan& plan, int num_multiprocessors) {
   return row > 0 && num_units >= num_multiprocessors;
 }
 
-Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
-                                 const UploadOptions& options) {
-  auto impl = std::make_unique<DevicePlan::Impl>();
+Result<std::unique_ptr<DevicePlan>> upload_arrays(const AttentionPlan& plan, Stream stream,
+                                                  const PrepareOptions& options) {
+  auto impl = std::make_unique<DevicePlan>();
   impl->shape = plan.shape;
   impl->score = plan.score;
   impl->direction = plan.direction;
@@ -168,24 +167,23 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   impl->is_gathering = std::any_of(
       plan.segments.begin(), plan.segments.end(),
       [](const PlanSegment& segment) { return segment.kind == PlanSegmentKind::gather; });
-  FDMA_TRY_VOID(sm90::check_cuda(cudaGetDevice(&impl->device), "cudaGetDevice"));
-  FDMA_TRY_VOID(
-      sm90::check_cuda(cudaDeviceGetAttribute(&impl->num_multiprocessors,
-                                              cudaDevAttrMultiProcessorCount, impl->device),
-                       "cudaDeviceGetAttribute"));
+  FDMA_TRY_VOID(check_cuda(cudaGetDevice(&impl->device), "cudaGetDevice"));
+  FDMA_TRY_VOID(check_cuda(cudaDeviceGetAttribute(&impl->num_multiprocessors,
+                                                  cudaDevAttrMultiProcessorCount, impl->device),
+                           "cudaDeviceGetAttribute"));
 
   const std::int32_t most_dim = std::max(plan.shape.head_dim, plan.shape.head_dim_v);
-  if (impl->is_gathering && most_dim > sm90::kMaxGatherDim) {
+  if (impl->is_gathering && most_dim > kMaxGatherDim) {
     return Error{ErrorCode::unsupported,
                  "upload: head_dim of a plan with kv index lists: expected at most " +
-                     std::to_string(sm90::kMaxGatherDim) + ", got " + std::to_string(most_dim) +
+                     std::to_string(kMaxGatherDim) + ", got " + std::to_string(most_dim) +
                      "; make the plan with columns = scan"};
   }
   const std::vector<int2> lengths = lengths_of(plan.shape);
   std::vector<std::int32_t> keys;
   std::vector<uchar2> rows;
   split_entries(plan.kv_index_entries, keys, rows);
-  const std::vector<sm90::KvIndexListOnDevice> device_lists = lists_on_device(plan.kv_index_lists);
+  const std::vector<KvIndexListOnDevice> device_lists = lists_on_device(plan.kv_index_lists);
   const std::vector<WorkTile> device_work_tiles = work_tiles_on_device(plan);
   Packing packing;
   const std::int64_t work_tiles = packing.add(device_work_tiles);
@@ -231,13 +229,13 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   FDMA_TRY_VOID(set_counts(plan, *impl));
 
   const std::vector<char> bytes = packing.bytes();
-  FDMA_TRY_VOID(sm90::check_cuda(cudaMalloc(&impl->memory, bytes.size()), "cudaMalloc"));
+  FDMA_TRY_VOID(check_cuda(cudaMalloc(&impl->memory, bytes.size()), "cudaMalloc"));
   // The source is pageable memory, so it may be freed when the call returns.
-  FDMA_TRY_VOID(sm90::check_cuda(
+  FDMA_TRY_VOID(check_cuda(
       cudaMemcpyAsync(impl->memory, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream),
       "cudaMemcpyAsync"));
   const char* base = static_cast<const char*>(impl->memory);
-  sm90::PlanArrays& arrays = impl->arrays;
+  PlanArrays& arrays = impl->arrays;
   arrays.work_tiles = reinterpret_cast<const WorkTile*>(base + work_tiles);
   arrays.segments = reinterpret_cast<const PlanSegment*>(base + segments);
   arrays.bitmaps = reinterpret_cast<const uint4*>(base + bitmaps);
@@ -251,7 +249,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   arrays.borders = reinterpret_cast<const std::int32_t*>(base + borders);
   arrays.lengths = reinterpret_cast<const int2*>(base + lengths_at);
   if (!plan.kv_index_lists.empty()) {
-    impl->gather = {reinterpret_cast<const sm90::KvIndexListOnDevice*>(base + kv_index_lists),
+    impl->gather = {reinterpret_cast<const KvIndexListOnDevice*>(base + kv_index_lists),
                     reinterpret_cast<const std::int32_t*>(base + gather_keys),
                     reinterpret_cast<const uchar2*>(base + gather_rows)};
   }
@@ -277,47 +275,17 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
     arrays.first_positions = reinterpret_cast<const std::int32_t*>(base + first_positions);
     arrays.positions = reinterpret_cast<const std::int32_t*>(base + positions);
   }
-  return DevicePlan(std::move(impl));
+  return impl;
 }
 
 }  // namespace
 
-DevicePlan::Impl::~Impl() {
+DevicePlan::~DevicePlan() {
   if (memory != nullptr) cudaFree(memory);
 }
 
-DevicePlan::DevicePlan(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-DevicePlan::DevicePlan(DevicePlan&&) noexcept = default;
-DevicePlan& DevicePlan::operator=(DevicePlan&&) noexcept = default;
-DevicePlan::~DevicePlan() = default;
-
-const AttentionShape& DevicePlan::shape() const { return impl_->shape; }
-const ScoreSpec& DevicePlan::score() const { return impl_->score; }
-Direction DevicePlan::direction() const { return impl_->direction; }
-BlockShape DevicePlan::tile() const { return impl_->tile; }
-int DevicePlan::device() const { return impl_->device; }
-std::int64_t DevicePlan::size_bytes() const { return impl_->size_bytes; }
-
-Result<void> check_sm90_device() {
-  int device = 0, major = 0, minor = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
-    cudaGetLastError();  // the error is reported here, so the next call must not see it
-    return Error{ErrorCode::unsupported, "there is no CUDA device, or no driver for it"};
-  }
-  if (major == 9 && minor == 0) return {};
-  return Error{ErrorCode::unsupported, "the current CUDA device is of compute capability " +
-                                           std::to_string(major) + "." + std::to_string(minor) +
-                                           ", the kernels are for 9.0 (H100, H200)"};
-}
-
-Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream, const UploadOptions& options) {
-  if (plan.backend != Backend::sm90) {
-    return Error{ErrorCode::unsupported, "upload: expected a plan for sm90, got one for " +
-                                             std::string(to_string(plan.backend))};
-  }
-  FDMA_TRY_VOID(check_backend(Backend::sm90));
+Result<std::unique_ptr<DevicePlan>> upload(const AttentionPlan& plan, Stream stream,
+                                           const PrepareOptions& options) {
   try {
     return upload_arrays(plan, stream, options);
   } catch (const std::bad_alloc&) {
@@ -326,4 +294,4 @@ Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream, const Upload
   }
 }
 
-}  // namespace fdma
+}  // namespace fdma::sm90

@@ -15,7 +15,7 @@ namespace fdma::sm90 {
 
 /// Errors      unsupported: the plan is not on the current device; invalid_argument: a workspace
 ///             that is null or not 16-aligned
-inline Result<void> check_launch(const DevicePlan::Impl& plan, const void* workspace) {
+inline Result<void> check_launch(const DevicePlan& plan, const void* workspace) {
   int device = -1;
   FDMA_TRY_VOID(check_cuda(cudaGetDevice(&device), "cudaGetDevice"));
   if (device != plan.device) {

@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "cuda/device_plan.hpp"
 #include "cuda/key_rows.hpp"
+#include "cuda/plan_arrays.hpp"
 
 namespace fdma::sm90 {
 

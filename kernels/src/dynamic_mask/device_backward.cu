@@ -11,7 +11,7 @@
 #include "dynamic_mask/selection_plan.hpp"
 #include "fdma/kernels/zoh_backward_device.hpp"
 #include "plan/full_mask.hpp"
-#include "plan/splits.hpp"
+#include "plan/sm90_tile.hpp"
 #include "sm90/backward/attention_backward.hpp"
 #include "sm90/backward/workspace.hpp"
 
@@ -89,9 +89,9 @@ Result<DeviceBackward> DeviceBackward::make(const DynamicMaskSpec& spec, const T
   const AttentionShape& shape = spec.shape;
   const bool is_all = reading == SelectionReading::all;
   FDMA_TRY(const AttentionPlan plan, plan_of(spec, rows, is_all));
-  UploadOptions options;
+  PrepareOptions options;
   options.deterministic = is_all;
-  FDMA_TRY(DevicePlan uploaded, upload(plan, stream, options));
+  FDMA_TRY(std::unique_ptr<sm90::DevicePlan> uploaded, sm90::upload(plan, stream, options));
   std::optional<KvWorklistRoom> room;
   if (!is_all) {
     room = kv_worklist_room(rows.num_rows(), shape.max_q_len(), rows.kv_len, spec.w,
@@ -122,7 +122,7 @@ DeviceBackward::Layout DeviceBackward::make_layout(const DynamicMaskSpec& spec,
   };
   layout.scores = take(shape.batch * shape.heads_kv * shape.max_kv_len() * 4);
   layout.zoh = take(zoh_bytes(shape));
-  layout.attention = take(plan_.workspace_bytes());
+  layout.attention = take(sm90::backward_workspace_bytes(*plan_));
   if (!room_) return layout;
   const KvWorklistRoom room = this->room(options);
   const std::int64_t sum_bytes = room.accum_capacity() * sm90::backward_dim(shape) * 4;
@@ -176,7 +176,8 @@ Result<void> DeviceBackward::run(const DynamicMaskSpec& spec,
     FDMA_TRY_VOID(attend_to_worklist(attention, static_cast<const Interval*>(tensors.kept.data),
                                      q_lens, base, stream, options));
   } else {
-    FDMA_TRY_VOID(attention_backward(plan_, attention, base + places.attention, stream, options));
+    FDMA_TRY_VOID(
+        sm90::attention_backward(*plan_, attention, {base + places.attention, stream}, options));
   }
   if (tensors.dt_proj.data == nullptr) return {};
   return zoh_scores_backward(zoh_tensors(spec, tensors, dscores.view()), zoh_mode_of(spec.bias),
@@ -192,7 +193,7 @@ Result<void> DeviceBackward::attend_to_worklist(const BackwardTensors& tensors,
   call.room = room(options);
   call.kept = kept;
   call.q_lens = q_lens;
-  call.heads_kv = plan_.shape().heads_kv;
+  call.heads_kv = plan_->shape.heads_kv;
   call.workspace = base + places.scratch;
   call.keys = reinterpret_cast<WorklistEntry*>(base + places.keys);
   call.work_tiles = reinterpret_cast<KvWorkTile*>(base + places.work_tiles);
@@ -225,7 +226,7 @@ Result<void> DeviceBackward::attend_to_worklist(const BackwardTensors& tensors,
   BackwardOptions chosen = options;
   if (chosen.delta_source == fdma::DeltaSource::automatic)
     chosen.delta_source = fdma::DeltaSource::output;
-  return sm90::attention_backward_with_worklist(plan_, tensors, base + places.attention, stream,
+  return sm90::attention_backward_with_worklist(*plan_, tensors, {base + places.attention, stream},
                                                 chosen, worklist);
 }
 

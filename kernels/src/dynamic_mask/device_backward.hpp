@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 
+#include "cuda/device_plan.hpp"
 #include "dynamic_mask/device_kv_worklist.hpp"
-#include "fdma/kernels/device_plan.hpp"
 #include "fdma/kernels/device_topk.hpp"
 #include "fdma/kernels/dynamic_mask_attention.hpp"
 
@@ -20,7 +21,7 @@ class DeviceBackward {
   static Result<DeviceBackward> make(const DynamicMaskSpec& spec, const TopkRows& rows,
                                      SelectionReading reading, Stream stream);
 
-  std::int64_t size_bytes() const { return plan_.size_bytes(); }
+  std::int64_t size_bytes() const { return plan_->size_bytes; }
   std::int64_t workspace_bytes(const BackwardOptions& options) const {
     return layout(options).bytes;
   }
@@ -39,7 +40,7 @@ class DeviceBackward {
     std::int64_t bytes = 0;
   };
 
-  DeviceBackward(DevicePlan plan, std::optional<KvWorklistRoom> room)
+  DeviceBackward(std::unique_ptr<sm90::DevicePlan> plan, std::optional<KvWorklistRoom> room)
       : plan_(std::move(plan)), room_(room) {}
   KvWorklistRoom room(const BackwardOptions& options) const;
   Layout make_layout(const DynamicMaskSpec& spec, const BackwardOptions& options) const;
@@ -50,8 +51,8 @@ class DeviceBackward {
                                   const std::int32_t* q_lens, char* base, Stream stream,
                                   const BackwardOptions& options) const;
 
-  DevicePlan plan_;                     // of listed calls only its header is read
-  std::optional<KvWorklistRoom> room_;  // for listed calls
+  std::unique_ptr<sm90::DevicePlan> plan_;  // of listed calls only its header is read
+  std::optional<KvWorklistRoom> room_;      // for listed calls
   Layout layout_, deterministic_layout_;
 };
 

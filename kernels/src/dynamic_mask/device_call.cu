@@ -14,7 +14,6 @@
 #include "dynamic_mask/device_kv_index_lists.hpp"
 #include "dynamic_mask/selection_plan.hpp"
 #include "fdma/kernels/device_memory.hpp"
-#include "fdma/kernels/device_plan.hpp"
 #include "fdma/kernels/zoh_device.hpp"
 #include "sm90/forward/attention_forward.hpp"
 
@@ -43,9 +42,9 @@ struct Layout {
 
 class Sm90Call final : public DeviceCall {
  public:
-  Sm90Call(const DynamicMaskSpec& spec, const TopkRows& rows, DeviceTopk topk, DevicePlan plan,
-           DeviceMemory memory, const SelectionPlan& selection,
-           std::optional<DeviceBackward> backward)
+  Sm90Call(const DynamicMaskSpec& spec, const TopkRows& rows, DeviceTopk topk,
+           std::unique_ptr<sm90::DevicePlan> plan, DeviceMemory memory,
+           const SelectionPlan& selection, std::optional<DeviceBackward> backward)
       : spec_(spec),
         num_rows_(rows.num_rows()),
         kv_len_(rows.kv_len),
@@ -65,9 +64,9 @@ class Sm90Call final : public DeviceCall {
 
   SelectionReading reading() const override { return reading_; }
   std::int32_t heads_per_tile() const override { return heads_per_tile_; }
-  int device() const override { return plan_.device(); }
+  int device() const override { return plan_->device; }
   std::int64_t size_bytes() const override {
-    return topk_.size_bytes() + plan_.size_bytes() + first_entries_bytes() + q_lens_bytes() +
+    return topk_.size_bytes() + plan_->size_bytes + first_entries_bytes() + q_lens_bytes() +
            (backward_ ? backward_->size_bytes() : 0);
   }
   std::int64_t workspace_bytes() const override { return layout_.bytes; }
@@ -135,7 +134,7 @@ class Sm90Call final : public DeviceCall {
       layout_.keys = take(num_entries_ * 4);
       layout_.rows = take(num_entries_ * static_cast<std::int64_t>(sizeof(RowRange)));
     }
-    layout_.attention = take(plan_.workspace_bytes());
+    layout_.attention = take(sm90::forward_workspace_bytes(*plan_));
   }
 
   TensorView scores_of(const DynamicMaskTensors& tensors, char* base) const {
@@ -207,9 +206,9 @@ class Sm90Call final : public DeviceCall {
 
   Result<void> attend(const AttentionTensors& tensors, const Interval* kept, char* base,
                       Stream stream, const AttentionOptions& options) const {
-    void* const workspace = base + layout_.attention;
+    Launch launch{base + layout_.attention, stream};
     if (reading_ == SelectionReading::all) {
-      return attention_forward(plan_, tensors, workspace, stream, options);
+      return sm90::attention_forward(*plan_, tensors, launch, options);
     }
     sm90::KvIndexArrays made{};
     const bool is_gather = reading_ == SelectionReading::gather;
@@ -220,15 +219,14 @@ class Sm90Call final : public DeviceCall {
     } else {
       made.column_intervals = kept;
     }
-    // The lists have zeroed the counter, or the last attention call has left it so.
-    return sm90::attention_forward_with_lists(plan_, tensors, workspace, stream, options, made,
-                                              is_gather);
+    launch.is_kept = is_gather;  // the kernel that makes the lists has zeroed the counter
+    return sm90::attention_forward_with_lists(*plan_, tensors, launch, options, made);
   }
 
   DynamicMaskSpec spec_;
   std::int64_t num_rows_, kv_len_;
   DeviceTopk topk_;
-  DevicePlan plan_;
+  std::unique_ptr<sm90::DevicePlan> plan_;
   DeviceMemory memory_;  // first_entries, q_lens
   std::optional<DeviceBackward> backward_;
   SelectionReading reading_;
@@ -270,7 +268,7 @@ Result<std::unique_ptr<DeviceCall>> make_device_call(const DynamicMaskSpec& spec
   }
   if (!topk) return std::move(topk).error();
   FDMA_TRY(const SelectionPlan selection, plan_selection(spec, rows));
-  FDMA_TRY(DevicePlan plan, upload(selection.plan, stream));
+  FDMA_TRY(std::unique_ptr<sm90::DevicePlan> plan, sm90::upload(selection.plan, stream));
   FDMA_TRY(DeviceMemory memory, upload_lengths(spec, selection, rows.num_rows(), stream));
   std::optional<DeviceBackward> backward;
   if (spec.has_gradients) {

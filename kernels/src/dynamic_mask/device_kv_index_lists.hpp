@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cuda/device_plan.hpp"
+#include "cuda/plan_arrays.hpp"
 #include "fdma/base/interval.hpp"
 #include "fdma/base/result.hpp"
 #include "fdma/kernels/backends.hpp"

@@ -89,9 +89,6 @@ Result<std::unique_ptr<DynamicMaskAttention::Impl>> prepare(DynamicMaskSpec spec
     return Error{ErrorCode::invalid_argument,
                  fmt::format("keep_window_size: expected at least 1, got {}", spec.w)};
   }
-  if (spec.backend == Backend::sm80) {
-    return Error{ErrorCode::unsupported, "backend: sm80 has no kernels yet; take cpu or sm90"};
-  }
   FDMA_TRY_VOID(validate(spec.shape));
   auto impl = std::make_unique<DynamicMaskAttention::Impl>();
   TopkRows& rows = impl->rows;
@@ -104,8 +101,8 @@ Result<std::unique_ptr<DynamicMaskAttention::Impl>> prepare(DynamicMaskSpec spec
     FDMA_TRY_VOID(set_masks(spec, rows));
   }
   impl->spec = std::move(spec);
-  if (impl->spec.backend == Backend::sm90) {
-    FDMA_TRY_VOID(check_backend(Backend::sm90));
+  if (impl->spec.backend.traits().device == Device::cuda) {
+    FDMA_TRY_VOID(check_backend(impl->spec.backend));
     FDMA_TRY(impl->on_device, dynamic_mask::make_device_call(impl->spec, rows, stream));
     rows.masks.clear();
   } else {

@@ -4,7 +4,7 @@
 #include "dynamic_mask/device_kv_worklist.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "plan/kv_worklist.hpp"
-#include "plan/splits.hpp"
+#include "plan/sm90_tile.hpp"
 
 namespace fdma::dynamic_mask {
 namespace {

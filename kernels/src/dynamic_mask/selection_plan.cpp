@@ -17,6 +17,7 @@
 #include "dynamic_mask/kv_index_list_room.hpp"
 #include "fdma/formats/convert.hpp"
 #include "plan/full_mask.hpp"
+#include "plan/sm90_tile.hpp"
 #include "plan/splits.hpp"
 
 namespace fdma::dynamic_mask {

@@ -145,13 +145,12 @@ class Estimator {
     options.tile = tile;
     options.columns = columns;
     options.direction = options_.direction;
-    if (profile_.backend != Backend::cpu) {
-      options.backend = profile_.backend;
-      options.num_workers = profile_.num_workers;
-      Result<AttentionPlan> plan = make_plan(mask, shape_, options_.score, options);
-      if (plan || plan.error().code != ErrorCode::unsupported) return plan;
-      options.backend = Backend::cpu;
-    }
+    options.backend = profile_.backend;
+    options.num_workers = profile_.num_workers;
+    Result<AttentionPlan> plan = make_plan(mask, shape_, options_.score, options);
+    if (plan || plan.error().code != ErrorCode::unsupported) return plan;
+    // The tiles of a shape that the backend does not compute are those of the CPU.
+    options.backend = Backend::cpu;
     return make_plan(mask, shape_, options_.score, options);
   }
 
@@ -242,9 +241,11 @@ class Estimator {
                                                      : "the kernel does not gather";
   }
 
-  /// Whether a plan may do other than scan. The backward plans of a GPU decide themselves.
+  /// Whether a plan may do other than scan. Backward plans over kv worklists decide themselves.
   bool chooses_columns(const TileCosts& costs) const {
-    if (options_.direction == Direction::backward) return profile_.backend != Backend::cpu;
+    if (options_.direction == Direction::backward) {
+      return profile_.backend.traits().has_kv_worklists;
+    }
     return costs.can_gather();
   }
 

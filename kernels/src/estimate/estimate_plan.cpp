@@ -99,7 +99,7 @@ std::vector<double> work_tile_times(const AttentionPlan& plan, const DeviceProfi
 /// The time of permuting keys: their rows of keys and values are read and written.
 double move_us(const AttentionPlan& plan, const DeviceProfile& profile) {
   constexpr double kLaunchUs = 3;
-  if (profile.backend == Backend::cpu || plan.counts.moved_keys == 0) return 0;
+  if (!profile.backend.traits().copies_permuted_keys || plan.counts.moved_keys == 0) return 0;
   const AttentionShape& shape = plan.shape;
   const std::int64_t key_bytes = std::int64_t{shape.head_dim} * size_bytes(shape.k_dtype) +
                                  std::int64_t{shape.head_dim_v} * size_bytes(shape.v_dtype);
@@ -109,27 +109,20 @@ double move_us(const AttentionPlan& plan, const DeviceProfile& profile) {
 
 /// The time of the kernels before and after the main one of a backward call.
 double query_us(const AttentionPlan& plan, const DeviceProfile& profile) {
-  if (profile.backend == Backend::cpu || !plan.is_backward()) return 0;
+  if (!profile.backend.traits().has_query_passes || !plan.is_backward()) return 0;
   return static_cast<double>(query_pass_bytes(plan.shape)) / profile.memory_bytes_per_us;
 }
 
-/// Additional costs as shares of the time of the work tiles, measured on an H200
-/// (docs/performance.md). Deterministic order costs up to 15 % there, depending on the mask of the
-/// mask suite. On a CPU the order is always the same, and a correction pass over the keys is 2 of
-/// the 5 products.
+/// Additional costs of a backward call: shares of the time of its work tiles (BackendTraits).
 double extra_us(const AttentionPlan& plan, const DeviceProfile& profile,
                 const BackwardExtras& extras, double makespan_us) {
-  constexpr double kDqPositions = 0.04;
-  constexpr double kKeyPass = 0.5;
-  constexpr double kWideKeyPass = 0.35;  // head sizes above 128
-  constexpr double kKeyPassOnCpu = 0.4;
   if (!plan.is_backward()) return 0;
-  const bool is_cpu = profile.backend == Backend::cpu;
+  const BackendTraits& traits = profile.backend.traits();
   double share = 0;
-  if (extras.is_deterministic && !is_cpu) share += kDqPositions;
+  if (extras.is_deterministic) share += traits.deterministic_share;
   if (extras.corrects_delta) {
     const bool is_wide = head_dim_of_costs(plan.shape, plan.direction, profile.backend) > 128;
-    share += is_cpu ? kKeyPassOnCpu : is_wide ? kWideKeyPass : kKeyPass;
+    share += is_wide ? traits.wide_correction_share : traits.correction_share;
   }
   return share * makespan_us;
 }

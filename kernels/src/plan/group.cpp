@@ -147,7 +147,7 @@ class RowAppender {
     plan_.bitmaps.resize(words + static_cast<std::size_t>(plan_.words_per_bitmap()));
     const std::uint64_t* row_major = mask_.bitmap(index).data();
     std::uint64_t* out = plan_.bitmaps.data() + words;
-    if (plan_.backend == Backend::sm90) {
+    if (plan_.backend.traits().bitmap_order == BitmapOrder::thread_fragments) {
       packed_thread_fragments_from_row_major(row_major, plan_.heads_per_tile, out);
     } else {
       key_major_from_row_major(row_major, mask_.block, out);

@@ -54,16 +54,13 @@ Ways ways_of(const AttentionPlan& plan, ColumnMode columns) {
   constexpr ColumnMode kScan = ColumnMode::scan;
   const bool is_automatic = columns == ColumnMode::automatic;
   if (plan.is_backward()) return {kScan, kScan};
-  if (plan.backend == Backend::cpu) {
-    const bool reorders = columns == ColumnMode::reorder;
-    return {reorders ? kScan : columns, ColumnMode::automatic, reorders, reorders};
-  }
+  const BackendTraits& traits = plan.backend.traits();
   const bool can_gather =
-      std::max(plan.shape.head_dim, plan.shape.head_dim_v) <= kSm90GatherHeadDim;
+      std::max(plan.shape.head_dim, plan.shape.head_dim_v) <= traits.max_gather_head_dim;
   const ColumnMode ordered = can_gather ? ColumnMode::automatic : kScan;
   if (columns == ColumnMode::reorder) return {kScan, ordered, true, true};
   if (!is_automatic) return {columns, kScan};
-  return {ordered, ordered, true};
+  return {ordered, ordered, traits.reorders_keys};
 }
 
 class GroupsPlanner {
@@ -71,7 +68,7 @@ class GroupsPlanner {
   GroupsPlanner(const BlockMask& mask, const PlanOptions& options, AttentionPlan& plan)
       : mask_(mask),
         plan_(plan),
-        costs_(region_costs(plan.backend)),
+        costs_(plan.backend.traits().costs),
         ways_(ways_of(plan, options.columns)),
         uses_(group_uses(mask, plan.shape)),
         max_kv_index_bytes_(options.columns == ColumnMode::automatic

@@ -35,71 +35,70 @@
 #include "plan/l2_heads.hpp"
 #include "plan/make_kv_worklist.hpp"
 #include "plan/splits.hpp"
-#include "plan/worker_bytes.hpp"
 
 namespace fdma {
 namespace {
 
-constexpr BlockShape kTile{128, 128};
-
-// Checks against what the sm90 kernels are compiled for.
-Result<void> check_sm90(const AttentionShape& shape, const PlanOptions& options) {
-  if (options.tile != BlockShape{0, 0} && options.tile != kTile) {
+// Checks against what the backend's kernels compute.
+Result<void> check_traits(const BackendTraits& traits, const AttentionShape& shape,
+                          const PlanOptions& options) {
+  if (traits.has_one_tile && options.tile != BlockShape{0, 0} && options.tile != traits.tile) {
     return Error{ErrorCode::unsupported,
-                 fmt::format("tile: sm90 computes tiles of 128 x 128, got {} x {}",
-                             options.tile.block_q, options.tile.block_kv)};
+                 fmt::format("tile: {} computes tiles of {} x {}, got {} x {}", traits.name,
+                             traits.tile.block_q, traits.tile.block_kv, options.tile.block_q,
+                             options.tile.block_kv)};
   }
-  if (shape.head_dim % 8 != 0 || shape.head_dim_v % 8 != 0) {
+  if (shape.head_dim % traits.head_dim_multiple != 0 ||
+      shape.head_dim_v % traits.head_dim_multiple != 0) {
     return Error{
         ErrorCode::unsupported,
-        fmt::format("head_dim: sm90 computes head_dim and head_dim_v that are multiples of "
-                    "8, got {} and {}",
-                    shape.head_dim, shape.head_dim_v)};
+        fmt::format("head_dim: {} computes head_dim and head_dim_v that are multiples of "
+                    "{}, got {} and {}",
+                    traits.name, traits.head_dim_multiple, shape.head_dim, shape.head_dim_v)};
   }
   if (options.columns == ColumnMode::gather &&
-      std::max(shape.head_dim, shape.head_dim_v) > kSm90GatherHeadDim) {
-    return Error{ErrorCode::unsupported,
-                 fmt::format("columns: sm90 gathers with head_dim and head_dim_v up to {}, got {} "
-                             "and {}; use scan",
-                             kSm90GatherHeadDim, shape.head_dim, shape.head_dim_v)};
-  }
-  const bool is_16_bit = shape.q_dtype == DType::bfloat16 || shape.q_dtype == DType::float16;
-  if (!is_16_bit || shape.k_dtype != shape.q_dtype || shape.v_dtype != shape.q_dtype ||
-      shape.out_dtype != shape.q_dtype) {
+      std::max(shape.head_dim, shape.head_dim_v) > traits.max_gather_head_dim) {
     return Error{
         ErrorCode::unsupported,
-        fmt::format("dtype: sm90 computes q, k, v and out all bfloat16 or all float16, got "
-                    "{}, {}, {} and {}",
-                    to_string(shape.q_dtype), to_string(shape.k_dtype), to_string(shape.v_dtype),
-                    to_string(shape.out_dtype))};
+        fmt::format("columns: {} gathers with head_dim and head_dim_v up to {}, got {} "
+                    "and {}; use scan",
+                    traits.name, traits.max_gather_head_dim, shape.head_dim, shape.head_dim_v)};
+  }
+  const bool is_16_bit = shape.q_dtype == DType::bfloat16 || shape.q_dtype == DType::float16;
+  if (traits.needs_16_bits &&
+      (!is_16_bit || shape.k_dtype != shape.q_dtype || shape.v_dtype != shape.q_dtype ||
+       shape.out_dtype != shape.q_dtype)) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("dtype: {} computes q, k, v and out all bfloat16 or all float16, got "
+                             "{}, {}, {} and {}",
+                             traits.name, to_string(shape.q_dtype), to_string(shape.k_dtype),
+                             to_string(shape.v_dtype), to_string(shape.out_dtype))};
   }
   return {};
 }
 
-Result<void> check_backward(const PlanOptions& options) {
+Result<void> check_backward(const BackendTraits& traits, const PlanOptions& options) {
   if (options.columns == ColumnMode::gather) {
     return Error{ErrorCode::unsupported,
                  "columns: backward plans have no kv index lists; use automatic or scan"};
   }
-  if (options.columns == ColumnMode::reorder && options.backend == Backend::cpu) {
-    return Error{ErrorCode::unsupported,
-                 "columns: backward plans for cpu have no kv permutations; use automatic or scan"};
+  if (options.columns == ColumnMode::reorder && !traits.has_kv_worklists) {
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("columns: backward plans for {} have no kv permutations; use automatic or scan",
+                    traits.name)};
   }
   return {};
 }
 
 Result<void> check_support(const AttentionShape& shape, const ScoreSpec& score,
                            const PlanOptions& options) {
-  if (options.backend == Backend::sm80) {
-    return Error{ErrorCode::unsupported,
-                 "backend: sm80 has no kernels yet; plans are made for cpu "
-                 "and sm90"};
-  }
+  const BackendTraits& traits = options.backend.traits();
   if (score.kind != ScoreKind::none && score.kind != ScoreKind::key_bias) {
     return Error{ErrorCode::unsupported,
                  fmt::format("score: expected none or key_bias, got {}", to_string(score.kind))};
   }
-  if (options.direction == Direction::backward) FDMA_TRY_VOID(check_backward(options));
+  if (options.direction == Direction::backward) FDMA_TRY_VOID(check_backward(traits, options));
   if (options.max_kv_index_bytes < 0) {
     return Error{
         ErrorCode::invalid_argument,
@@ -114,7 +113,7 @@ Result<void> check_support(const AttentionShape& shape, const ScoreSpec& score,
                  fmt::format("num_workers: expected at least 0, got {}", options.num_workers)};
   }
   FDMA_TRY_VOID(validate(shape));
-  return options.backend == Backend::sm90 ? check_sm90(shape, options) : Result<void>();
+  return check_traits(traits, shape, options);
 }
 
 Result<void> check_mask(const BlockMask& mask, const AttentionShape& shape) {
@@ -214,28 +213,29 @@ Result<AttentionPlan> empty_plan(const BlockMask& mask, const AttentionShape& sh
   AttentionPlan plan;
   plan.backend = options.backend;
   plan.direction = options.direction;
-  plan.tile = options.tile == BlockShape{0, 0} ? kTile : options.tile;
+  const BackendTraits& traits = plan.backend.traits();
+  plan.tile = options.tile == BlockShape{0, 0} ? traits.tile : options.tile;
   plan.shape = shape;
   plan.score = score;
-  if (plan.backend == Backend::sm90 && !plan.is_backward() && options.pack == PackMode::automatic) {
-    plan.heads_per_tile = packed_heads(mask, shape);
-    plan.tile.block_q = kSm90TileRows / plan.heads_per_tile;
+  if (traits.packs_heads && !plan.is_backward() && options.pack == PackMode::automatic) {
+    plan.heads_per_tile = packed_heads(mask, shape, plan.tile.block_q);
+    plan.tile.block_q /= plan.heads_per_tile;
   }
   FDMA_TRY_VOID(validate(plan.tile));
-  if (plan.backend == Backend::cpu) {
-    plan.worker_bytes = plan.is_backward() ? cpu_backward_bytes(shape, plan.tile)
-                                           : cpu_forward_bytes(shape, plan.tile);
+  if (traits.worker_bytes != nullptr) {
+    plan.worker_bytes = traits.worker_bytes(shape, plan.tile, plan.direction);
   }
   return plan;
 }
 
 // The number of workers for which rows are split; 0: rows stay whole.
 std::int32_t workers_to_split_for(const PlanOptions& options) {
-  if (options.backend != Backend::sm90 || options.direction == Direction::backward ||
+  const std::int32_t split_workers = options.backend.traits().split_workers;
+  if (split_workers == 0 || options.direction == Direction::backward ||
       options.split != SplitMode::automatic) {
     return 0;
   }
-  return options.num_workers == 0 ? kSm90Workers : options.num_workers;
+  return options.num_workers == 0 ? split_workers : options.num_workers;
 }
 
 // A plan that stores the closed form of the mask.
@@ -295,7 +295,7 @@ Result<AttentionPlan> plan_here(const BlockMask& mask, const AttentionShape& sha
     }
     FDMA_TRY(AttentionPlan plan, empty_plan(mask, shape, score, options));
     if (!plan.is_backward()) return plan_of(mask, std::move(plan), options);
-    if (plan.backend == Backend::sm90 && options.columns != ColumnMode::scan) {
+    if (plan.backend.traits().has_kv_worklists && options.columns != ColumnMode::scan) {
       FDMA_TRY(const bool has_worklist, plan_kv_worklist(mask, options, plan));
       if (has_worklist) return plan;
     }

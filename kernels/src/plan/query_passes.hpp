@@ -24,11 +24,12 @@ inline std::int64_t query_pass_bytes(const AttentionShape& shape) {
 }
 
 /// The head size for which costs are taken from a device profile. It is the mean of both head
-/// sizes, because products grow with their own. For backward calls on a GPU it is the head size of
-/// the kernel, which pads with zeros.
+/// sizes, because products grow with their own. For backward calls it is the head size of the
+/// kernel where that pads with zeros.
 inline double head_dim_of_costs(const AttentionShape& shape, Direction direction, Backend backend) {
-  if (backend != Backend::cpu && direction == Direction::backward) {
-    return sm90::backward_dim(shape);
+  const BackendTraits& traits = backend.traits();
+  if (traits.backward_head_dim != nullptr && direction == Direction::backward) {
+    return traits.backward_head_dim(shape);
   }
   return (shape.head_dim + shape.head_dim_v) / 2.0;
 }

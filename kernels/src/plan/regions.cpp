@@ -153,7 +153,7 @@ class Chooser {
     double gathered_tiles_cost = 0;
     words_.assign(row_words_, 0);
     for (const TileSegment& segment : segments) {
-      const RegionCost& cost = costs_.of(segment.kind);
+      const RegionCost& cost = costs_of_kind(costs_, segment.kind);
       const std::int64_t num_tiles = segment.end_tile - segment.first_tile;
       if (segment.kind == SegmentKind::full) {
         full_keys += keys_of(segment);
@@ -230,46 +230,18 @@ class Chooser {
 
 }  // namespace
 
-// sm90 computes tiles whole, whatever is live in them; the figures are those of
-// docs/performance.md. A column tile waits for its intervals, and longer where many keys begin or
-// end in it. The CPU computes live keys wherever they are. A list saves it looking at the other
-// keys, about 10 ns each, a hundredth of computing one. Permuting a key reads and writes its rows
-// at the rate of main memory, and a launch takes 3 us; both are given in tiles of all
-// multiprocessors together.
-RegionCosts region_costs(Backend backend) {
-  if (backend == Backend::cpu) {
-    constexpr double kScan = 0.007;
-    return {.full = {0, 1},
-            .bitmap = {kScan, 1.05},
-            .rows = {kScan, 1.05},
-            .columns = {kScan, 1.1},
-            .gather = 1.1,
-            .least_gain = 0.05};
-  }
-  return {.full = {1, 0},
-          .bitmap = {1.08, 0},
-          .rows = {1.08, 0},
-          .columns = {1.25, 0},
-          .gather = 1.18,
-          .gather_step = 128,
-          .permuted_key = 0.03,
-          .moving = 270,
-          .least_gain = 0.03,
-          .least_mask_gain = 0.15};
-}
-
-const RegionCost& RegionCosts::of(SegmentKind kind) const {
+const RegionCost& costs_of_kind(const RegionCosts& costs, SegmentKind kind) {
   switch (kind) {
     case SegmentKind::full:
-      return full;
+      return costs.full;
     case SegmentKind::bitmap:
-      return bitmap;
+      return costs.bitmap;
     case SegmentKind::rows:
-      return rows;
+      return costs.rows;
     case SegmentKind::columns:
-      return columns;
+      return costs.columns;
   }
-  return full;
+  return costs.full;
 }
 
 bool may_gain(const SegmentMask& mask, const RegionCosts& costs) {
@@ -277,7 +249,8 @@ bool may_gain(const SegmentMask& mask, const RegionCosts& costs) {
   double visited = 0, partial = 0;
   for_each_tile_row(mask, [&](std::int32_t, std::span<const TileSegment> segments) {
     for (const TileSegment& segment : segments) {
-      const double cost = costs.of(segment.kind).tile * (segment.end_tile - segment.first_tile);
+      const double cost =
+          costs_of_kind(costs, segment.kind).tile * (segment.end_tile - segment.first_tile);
       visited += cost;
       if (segment.kind != SegmentKind::full) partial += cost;
     }

@@ -10,30 +10,8 @@
 
 namespace fdma {
 
-/// The head sizes up to which sm90 gathers.
-inline constexpr std::int32_t kSm90GatherHeadDim = 128;
-
-/// Costs of tiles of one kind, in full tiles: of each tile, and of a tile's worth of keys that the
-/// tiles compute.
-struct RegionCost {
-  double tile = 0;
-  double keys = 0;
-};
-
-/// The costs by which plans for a backend are made.
-struct RegionCosts {
-  RegionCost full, bitmap, rows, columns;
-  double gather = 0;             ///< a tile's worth of the keys of a kv index list
-  std::int64_t gather_step = 1;  ///< keys of a list are computed in multiples of this
-  double permuted_key = 0;       ///< a key of a kv permutation
-  double moving = 0;             ///< permuting keys at all
-  /// Share of a row's cost that gathering must save, or its tiles stay as they are
-  double least_gain = 0;
-  double least_mask_gain = 0;  ///< the same for the whole mask, where `automatic` gathers
-
-  const RegionCost& of(SegmentKind kind) const;
-};
-RegionCosts region_costs(Backend backend);
+/// The costs of tiles of one kind.
+const RegionCost& costs_of_kind(const RegionCosts& costs, SegmentKind kind);
 
 /// The choice for one tile row: what is gathered, and what it costs.
 struct RowRegions {

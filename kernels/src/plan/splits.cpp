@@ -172,13 +172,14 @@ std::int32_t heads_per_tile_of_group(std::int32_t group_size) {
   return heads;
 }
 
-std::int32_t packed_heads(const BlockMask& mask, const AttentionShape& shape) {
+std::int32_t packed_heads(const BlockMask& mask, const AttentionShape& shape,
+                          std::int32_t tile_rows) {
   const std::int32_t group = shape.group_size();
   const std::int32_t heads = heads_per_tile_of_group(group);
   std::int64_t num_work_tiles = 0, num_packed = 0;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
-    num_work_tiles += ceil_div(shape.q_len(b), kSm90TileRows) * group;
-    num_packed += ceil_div(shape.q_len(b), kSm90TileRows / heads) * ceil_div(group, heads);
+    num_work_tiles += ceil_div(shape.q_len(b), tile_rows) * group;
+    num_packed += ceil_div(shape.q_len(b), tile_rows / heads) * ceil_div(group, heads);
   }
   if (num_packed * 10 > num_work_tiles * 9) return 1;
   if (mask.shape.num_heads == 1) return heads;

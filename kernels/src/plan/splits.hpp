@@ -1,5 +1,5 @@
 // Planning for few work tiles with long rows: query heads that share a tile, and rows that are
-// split over several work tiles. make_plan calls it for sm90.
+// split over several work tiles. make_plan calls it for backends that pack heads or split rows.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,6 @@
 
 namespace fdma {
 
-/// Multiprocessors of an H100 or H200: the number of workers for which sm90 plans are split by
-/// default.
-inline constexpr std::int32_t kSm90Workers = 132;
-/// Rows of an sm90 tile, which belong to one head or to several.
-inline constexpr std::int32_t kSm90TileRows = 128;
-inline constexpr std::int32_t kSm90TileKeys = 128;
 inline constexpr std::int32_t kMaxHeadsPerTile = 8;
 
 /// The smallest power of two that holds a group of query heads, at most kMaxHeadsPerTile.
@@ -24,10 +18,11 @@ inline constexpr std::int32_t kMaxHeadsPerTile = 8;
 /// Example     groups of 1, 3, 7, 12 heads: 1, 4, 8, 8
 std::int32_t heads_per_tile_of_group(std::int32_t group_size);
 
-/// Number of heads that share a tile of an sm90 plan by the automatic rule. It is
+/// Number of heads that share a tile of `tile_rows` rows by the automatic rule. It is
 /// heads_per_tile_of_group if that makes at least a tenth fewer work tiles and the heads of every
 /// tile have the same mask; otherwise 1. Cost: O(batch * heads_q).
-std::int32_t packed_heads(const BlockMask& mask, const AttentionShape& shape);
+std::int32_t packed_heads(const BlockMask& mask, const AttentionShape& shape,
+                          std::int32_t tile_rows);
 
 /// A part of a row: tiles [first_tile, first_tile + num_tiles).
 struct SplitRun {

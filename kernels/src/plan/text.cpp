@@ -9,26 +9,6 @@
 
 namespace fdma {
 
-std::string_view to_string(Backend backend) {
-  switch (backend) {
-    case Backend::cpu:
-      return "cpu";
-    case Backend::sm90:
-      return "sm90";
-    case Backend::sm80:
-      return "sm80";
-  }
-  return "unknown";
-}
-
-Result<Backend> parse_backend(std::string_view name) {
-  for (const Backend backend : {Backend::cpu, Backend::sm90, Backend::sm80}) {
-    if (name == to_string(backend)) return backend;
-  }
-  return Error{ErrorCode::invalid_argument,
-               fmt::format("backend: expected cpu, sm90 or sm80, got '{}'", name)};
-}
-
 std::string_view to_string(Direction direction) {
   return direction == Direction::forward ? "forward" : "backward";
 }

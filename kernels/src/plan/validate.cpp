@@ -37,13 +37,14 @@ Result<void> check_offsets(std::string_view name, const std::vector<std::int64_t
 }
 
 Result<void> check_heads_per_tile(const AttentionPlan& plan) {
+  const BackendTraits& traits = plan.backend.traits();
   const std::int32_t heads = plan.heads_per_tile;
-  const bool is_right = plan.backend == Backend::sm90
-                            ? heads > 0 && std::has_single_bit(static_cast<unsigned>(heads)) &&
-                                  heads * plan.tile.block_q == kSm90TileRows &&
-                                  plan.tile.block_kv == kSm90TileKeys &&
-                                  (heads == 1 || !plan.is_backward())
-                            : heads == 1;
+  const bool is_packing = traits.packs_heads && !plan.is_backward();
+  const bool has_its_tile =
+      !traits.has_one_tile || (heads * plan.tile.block_q == traits.tile.block_q &&
+                               plan.tile.block_kv == traits.tile.block_kv);
+  const bool is_right = heads > 0 && std::has_single_bit(static_cast<unsigned>(heads)) &&
+                        (heads == 1 || is_packing) && has_its_tile;
   if (is_right) return {};
   return wrong(fmt::format("heads_per_tile: {} with tiles of {} x {} of {}", heads,
                            plan.tile.block_q, plan.tile.block_kv, to_string(plan.backend)));
@@ -77,7 +78,7 @@ struct Extent {
   std::int64_t keys = 0;
 };
 
-// sm90: words in thread order (bitmap_order.hpp), with one mask row for each `heads` rows.
+// Words in thread order (bitmap_order.hpp), with one mask row for each `heads` rows.
 Extent extent_of_thread_words(const std::uint64_t* words, std::int64_t heads) {
   Extent extent;
   for (int thread = 0; thread < 256; ++thread) {
@@ -94,7 +95,7 @@ Extent extent_of_thread_words(const std::uint64_t* words, std::int64_t heads) {
 }
 
 Extent extent_of_bitmap(const AttentionPlan& plan, std::int64_t index) {
-  if (plan.backend == Backend::sm90) {
+  if (plan.backend.traits().bitmap_order == BitmapOrder::thread_fragments) {
     return extent_of_thread_words(plan.bitmaps.data() + index * plan.words_per_bitmap(),
                                   plan.heads_per_tile);
   }

@@ -18,9 +18,11 @@ class ListChecker {
   explicit ListChecker(const AttentionPlan& plan) : plan_(plan), lists_(plan.kv_worklist) {}
 
   Result<void> run() {
-    if (plan_.backend != Backend::sm90 || !plan_.is_backward() || !plan_.work_tiles.empty() ||
-        plan_.is_closed_form()) {
-      return wrong("kv_worklist: expected a backward plan for sm90 without items or closed forms");
+    if (!plan_.backend.traits().has_kv_worklists || !plan_.is_backward() ||
+        !plan_.work_tiles.empty() || plan_.is_closed_form()) {
+      return wrong(
+          "kv_worklist: expected a backward plan of a backend that has them, without items or "
+          "closed forms");
     }
     if (lists_.keys.size() % static_cast<std::size_t>(kWorklistTile) != 0) {
       return wrong(fmt::format("kv_worklist.keys: {} is no multiple of {}", lists_.keys.size(),

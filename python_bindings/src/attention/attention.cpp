@@ -26,7 +26,6 @@
 #include "attention/plan_on_device.hpp"
 #include "bindings.hpp"
 #include "fdma/kernels/backends.hpp"
-#include "fdma/kernels/kept_workspace.hpp"
 #include "fdma/kernels/plan.hpp"
 
 namespace nb = nanobind;
@@ -225,7 +224,7 @@ AttentionPlan plan_for(const BlockMask& mask, const CallArrays& arrays, DType ou
   const ScoreSpec score{arrays.tensors.key_bias.data != nullptr ? ScoreKind::key_bias
                                                                 : ScoreKind::none};
   PlanOptions options;
-  if (arrays.place().device == Device::cuda) options.backend = Backend::sm90;
+  options.backend = backend_for(arrays.place().device);
   return value_or_throw(make_plan(mask, shape_of(mask, arrays.tensors, out_dtype), score, options));
 }
 
@@ -259,11 +258,11 @@ nb::object run_on_device(CallArrays& arrays, const MaskOrPlan& mask,
   std::optional<PlanOnDevice> uploaded;
   if (const auto* const plan = std::get_if<const AttentionPlan*>(&mask)) {
     const nb::gil_scoped_release released;
-    uploaded.emplace(value_or_throw(upload(**plan, stream)));
+    uploaded.emplace(prepared(**plan, stream));
   } else if (const auto* const block_mask = std::get_if<const BlockMask*>(&mask)) {
     const AttentionPlan made = plan_for(**block_mask, arrays, out_dtype);
     const nb::gil_scoped_release released;
-    uploaded.emplace(value_or_throw(upload(made, stream)));
+    uploaded.emplace(prepared(made, stream));
   }
   const PlanOnDevice& held = uploaded ? *uploaded : *std::get<const PlanOnDevice*>(mask);
   if (!(held.place() == arrays.place())) {
@@ -279,9 +278,8 @@ nb::object run_on_device(CallArrays& arrays, const MaskOrPlan& mask,
       fill_unwritten_on_device(arrays.is_new_out ? &arrays.tensors.out : nullptr,
                                arrays.is_new_lse ? &arrays.tensors.lse : nullptr, stream);
     }
-    void* const workspace = held.workspace(stream);
-    value_or_throw(attention_forward_in_kept_workspace(held.plan(), arrays.tensors, workspace,
-                                                       stream, options));
+    const Launch launch{held.workspace(stream), stream, true};
+    value_or_throw(held.plan().forward(arrays.tensors, launch, options));
     uploaded.reset();
   }
   return results_of(arrays, return_lse);

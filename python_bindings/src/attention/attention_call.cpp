@@ -166,7 +166,7 @@ int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb:
   } else {
     (*held)->note_launch(chosen);
   }
-  value_or_throw(attention_backward((*held)->plan(), tensors, memory.data, chosen, options));
+  value_or_throw((*held)->plan().backward(tensors, {memory.data, chosen}, options));
   return 0;
 }
 

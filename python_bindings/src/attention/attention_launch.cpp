@@ -3,7 +3,6 @@
 #include "arrays/python_error.hpp"
 #include "arrays/unwritten_rows.hpp"
 #include "attention/shared_workspaces.hpp"
-#include "fdma/kernels/kept_workspace.hpp"
 
 namespace nb = nanobind;
 
@@ -62,8 +61,7 @@ void launch_forward(const AnyPlan& plan, AttentionTensors tensors, bool heads_fi
     fill_unwritten_on_device(&tensors.out, new_lse, chosen);
   }
   const StreamWorkspace workspace = shared_workspace(held, chosen);
-  value_or_throw(
-      attention_forward_in_kept_workspace(held.plan(), tensors, workspace.data, chosen, options));
+  value_or_throw(held.plan().forward(tensors, {workspace.data, chosen, true}, options));
 }
 
 }  // namespace fdma::python

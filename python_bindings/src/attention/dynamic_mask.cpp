@@ -155,7 +155,7 @@ HeldAttention make_attention(std::int64_t keep_window_size, const BlockMask* amo
   spec.reading = parse_reading(reading);
   std::optional<CurrentDevice> current;
   Stream chosen = nullptr;
-  if (spec.backend == Backend::sm90) {
+  if (spec.backend.traits().device == Device::cuda) {
     current.emplace(
         make_current({Device::cuda, device ? *device : value_or_throw(current_device())}));
     if (!stream.is_none()) chosen = stream_of(stream, nb::none(), 0);

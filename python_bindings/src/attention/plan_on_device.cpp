@@ -15,7 +15,6 @@
 #include "arrays/python_error.hpp"
 #include "arrays/tensor_exchange.hpp"
 #include "fdma/kernels/backends.hpp"
-#include "fdma/kernels/kept_workspace.hpp"
 
 namespace nb = nanobind;
 
@@ -51,11 +50,15 @@ Stream current_stream_of(nb::handle array, int device) {
 
 std::unique_ptr<PlanOnDevice> upload_plan(const AttentionPlan& plan, std::optional<int> device,
                                           nb::handle stream, bool waits, bool deterministic) {
+  if (plan.backend.traits().device == Device::cpu) {
+    refuse(ErrorCode::unsupported, fmt::format("upload: expected a plan for a GPU, got one for {}",
+                                               to_string(plan.backend)));
+  }
   std::optional<CurrentDevice> current;
   if (device) current.emplace(make_current({Device::cuda, *device}));
   const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
   const nb::gil_scoped_release released;
-  auto held = std::make_unique<PlanOnDevice>(value_or_throw(upload(plan, chosen, {deterministic})));
+  auto held = std::make_unique<PlanOnDevice>(prepared(plan, chosen, {deterministic}));
   if (waits) value_or_throw(wait_for(chosen));
   return held;
 }
@@ -69,14 +72,21 @@ std::string repr(const PlanOnDevice& held) {
 
 }  // namespace
 
+std::unique_ptr<const PreparedPlan> prepared(const AttentionPlan& plan, Stream stream,
+                                             const PrepareOptions& options) {
+  // The plan outlives the call, and a GPU's copy does not refer to it.
+  return value_or_throw(prepare(
+      std::shared_ptr<const AttentionPlan>(std::shared_ptr<void>(), &plan), stream, options));
+}
+
 void* PlanOnDevice::workspace(Stream stream) const {
   const StreamNumber number = value_or_throw(number_of(stream));
   if (number.capture != 0) is_captured_ = true;
   const std::lock_guard lock(mutex_);
   auto found = workspaces_.find(number);
   if (found == workspaces_.end()) {
-    DeviceMemory memory = value_or_throw(DeviceMemory::allocate(plan_.workspace_bytes()));
-    value_or_throw(prepare_workspace(memory.data(), stream));
+    DeviceMemory memory = value_or_throw(DeviceMemory::allocate(plan_->workspace_bytes()));
+    value_or_throw(plan_->prepare_workspace(memory.data(), stream));
     found = workspaces_.emplace(number, std::move(memory)).first;
   }
   return found->second.data();
@@ -90,14 +100,14 @@ bool PlanOnDevice::is_captured() const { return is_captured_; }
 
 std::int64_t PlanOnDevice::workspace_bytes() const {
   const std::lock_guard lock(mutex_);
-  return static_cast<std::int64_t>(workspaces_.size()) * plan_.workspace_bytes();
+  return static_cast<std::int64_t>(workspaces_.size()) * plan_->workspace_bytes();
 }
 
 CurrentDevice make_current(const Place& place) {
   Result<CurrentDevice> current = CurrentDevice::make(place.index);
-  if (!current) value_or_throw(check_backend(Backend::sm90));
+  if (!current) value_or_throw(check_backend(backend_for(Device::cuda)));
   CurrentDevice guard = value_or_throw(std::move(current));
-  value_or_throw(check_backend(Backend::sm90));
+  value_or_throw(check_backend(backend_for(Device::cuda)));
   return guard;
 }
 

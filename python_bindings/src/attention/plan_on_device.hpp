@@ -6,27 +6,28 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "arrays/array_view.hpp"
 #include "fdma/kernels/device_memory.hpp"
-#include "fdma/kernels/device_plan.hpp"
 #include "fdma/kernels/device_stream.hpp"
+#include "fdma/kernels/prepared_plan.hpp"
 
 namespace fdma::python {
 
-/// A DevicePlan, and a workspace for every stream that has run it. Calls on one stream follow each
+/// A prepared plan on a GPU, and a workspace for every stream that has run it. Calls on one stream follow each
 /// other, so they share one workspace. A captured CUDA graph may be replayed on any stream, so each
 /// capture has a workspace of its own. All workspaces live as long as the plan.
 class PlanOnDevice {
  public:
-  explicit PlanOnDevice(DevicePlan plan) : plan_(std::move(plan)) {}
+  explicit PlanOnDevice(std::unique_ptr<const PreparedPlan> plan) : plan_(std::move(plan)) {}
 
-  const DevicePlan& plan() const { return plan_; }
-  Place place() const { return {Device::cuda, plan_.device()}; }
+  const PreparedPlan& plan() const { return *plan_; }
+  Place place() const { return {Device::cuda, plan_->device()}; }
   /// The workspace for a launch on `stream`. The plan's device must be current. Any thread may call
   /// this, without the GIL. If the plan is for forward calls, the workspace is a kept one
-  /// (kept_workspace.hpp).
+  /// (Launch::is_kept).
   void* workspace(Stream stream) const;
   /// Records a launch on `stream` whose workspace the caller provides; is_captured uses the record.
   void note_launch(Stream stream) const;
@@ -36,11 +37,15 @@ class PlanOnDevice {
   std::int64_t workspace_bytes() const;
 
  private:
-  DevicePlan plan_;
+  std::unique_ptr<const PreparedPlan> plan_;
   mutable std::mutex mutex_;
   mutable std::atomic<bool> is_captured_ = false;
   mutable std::map<StreamNumber, DeviceMemory> workspaces_;
 };
+
+/// prepare (prepared_plan.hpp) for a GPU. `plan` may be destroyed when the call returns.
+std::unique_ptr<const PreparedPlan> prepared(const AttentionPlan& plan, Stream stream,
+                                             const PrepareOptions& options = {});
 
 /// Makes the device of `place` current while the result lives. Errors: those of check_backend,
 /// which name the available backends.
@@ -52,7 +57,7 @@ CurrentDevice make_current(const Place& place);
 /// CuPy), otherwise the default stream. Anything else is a TypeError.
 Stream stream_of(nanobind::handle stream, nanobind::handle array, int device);
 
-/// DevicePlan, upload.
+/// DevicePlan (PlanOnDevice), upload.
 void bind_device_plan(nanobind::module_& module);
 
 }  // namespace fdma::python

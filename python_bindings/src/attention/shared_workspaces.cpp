@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "arrays/python_error.hpp"
-#include "fdma/kernels/kept_workspace.hpp"
 
 namespace fdma::python {
 namespace {
@@ -55,7 +54,7 @@ StreamWorkspace shared_workspace(const PlanOnDevice& plan, Stream stream) {
   const std::int64_t needed = plan.plan().workspace_bytes();
   if (memory.data() == nullptr || memory.size_bytes() < needed) {
     DeviceMemory larger = value_or_throw(DeviceMemory::allocate(needed));
-    value_or_throw(prepare_workspace(larger.data(), stream));
+    value_or_throw(plan.plan().prepare_workspace(larger.data(), stream));
     memory = std::move(larger);
   }
   result.data = memory.data();

@@ -21,7 +21,7 @@ struct StreamWorkspace {
   void* data = nullptr;
 };
 
-/// A kept workspace (kept_workspace.hpp) for a call of a forward plan on `stream`. It is as large
+/// A kept workspace (Launch::is_kept) for a call of a forward plan on `stream`. It is as large
 /// as the largest that any plan has needed there. A call that is captured into a CUDA graph gets a
 /// workspace of the plan's own instead. The plan's device is current. Callable from any thread,
 /// without the GIL.

@@ -14,7 +14,6 @@
 #include "cuda/device_plan.hpp"
 #include "cuda/tile_rows.hpp"
 #include "device_array.hpp"
-#include "fdma/kernels/device_plan.hpp"
 #include "gpu_fixture.hpp"
 #include "plan/closed_form.hpp"
 #include "sm90/forward/mask_fragments.cuh"
@@ -168,9 +167,9 @@ TEST(TileRowsOnDevice, AreThoseOfTheHostInEitherDirection) {
     options.direction = is_backward ? Direction::backward : Direction::forward;
     const auto plan = make_plan(mask, shape, {}, options);
     ASSERT_TRUE(plan) << plan.error().message;
-    const auto device_plan = upload(*plan);
+    const auto device_plan = sm90::upload(*plan, nullptr);
     ASSERT_TRUE(device_plan) << device_plan.error().message;
-    const sm90::PlanArrays& arrays = device_plan->impl().arrays;
+    const sm90::PlanArrays& arrays = (*device_plan)->arrays;
 
     std::vector<std::int32_t> q_lens, kv_lens, borders;
     for (std::int32_t b = 0; b < shape.batch; ++b) {

@@ -314,12 +314,12 @@ TEST(AttentionBackwardOnGpu, IsCapturedIntoAGraphAndReplayed) {
   ASSERT_TRUE(test_case.run());
   ASSERT_EQ(test_case.check(), "");
   const OwnedStream stream;
-  const DevicePlan plan = uploaded(test_case.plan(), stream.get());
-  const Workspace workspace(plan);
+  const OwnedPlan plan = prepared(test_case.plan(), stream.get());
+  const Workspace workspace(*plan);
   stream.wait();
   const auto call = [&] {
-    return attention_backward(plan, test_case.tensors(), workspace.data(), stream.get(),
-                              test_case.options());
+    return plan->backward(test_case.tensors(), {workspace.data(), stream.get()},
+                          test_case.options());
   };
   const CapturedGraph graph(stream, call, 2);
   for (int replay = 0; replay < 3; ++replay) {
@@ -340,27 +340,24 @@ TEST(AttentionBackwardOnGpu, RejectsWhatItDoesNotTake) {
       "causal", testing::make_cells(100, 100, [](auto q, auto k) { return k <= q; }), {128, 128});
   GpuFixture fixture;
   BackendBackwardCase test_case(fixture, mask, {1, 2, 1}, choice_of(DType::bfloat16, 64));
-  const DevicePlan plan = uploaded(test_case.plan()),
-                   forward = uploaded(test_case.forward().plan());
-  const Workspace workspace(plan);
-  EXPECT_EQ(attention_backward(forward, test_case.tensors(), workspace.data()).error().code,
+  const OwnedPlan plan = prepared(test_case.plan()), forward = prepared(test_case.forward().plan());
+  const Workspace workspace(*plan);
+  EXPECT_EQ(forward->backward(test_case.tensors(), {workspace.data()}).error().code,
             ErrorCode::unsupported);
-  EXPECT_EQ(attention_forward(plan, test_case.forward().tensors(), workspace.data()).error().code,
+  EXPECT_EQ(plan->forward(test_case.forward().tensors(), {workspace.data()}).error().code,
             ErrorCode::unsupported);
-  EXPECT_EQ(attention_backward(plan, test_case.tensors(), nullptr).error().code,
+  EXPECT_EQ(plan->backward(test_case.tensors(), {nullptr}).error().code,
             ErrorCode::invalid_argument);
   BackwardTensors tensors = test_case.tensors();
   tensors.dk.data = static_cast<char*>(tensors.dk.data) + 2;
-  const auto unaligned = attention_backward(plan, tensors, workspace.data());
+  const auto unaligned = plan->backward(tensors, {workspace.data()});
   ASSERT_FALSE(unaligned);
   EXPECT_EQ(unaligned.error().message, "dk: expected an address that is a multiple of 16 bytes");
   BackwardOptions deterministic;
   deterministic.deterministic = true;
-  EXPECT_EQ(attention_backward(plan, test_case.tensors(), workspace.data(), nullptr, deterministic)
-                .error()
-                .message,
-            "deterministic: the plan was uploaded without an order; set "
-            "UploadOptions::deterministic");
+  EXPECT_EQ(plan->backward(test_case.tensors(), {workspace.data()}, deterministic).error().message,
+            "deterministic: the plan was prepared without an order; set "
+            "PrepareOptions::deterministic");
 }
 
 }  // namespace

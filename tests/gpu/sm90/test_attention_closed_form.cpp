@@ -91,10 +91,10 @@ TEST(ParametricAttentionOnGpu, ComputesWhatPlansOfSegmentsDoBitByBit) {
       const auto plan =
           make_plan(testing::block_mask_of(form), test_case.plan().shape, {}, options);
       ASSERT_TRUE(plan) << plan.error().message;
-      const DevicePlan device_plan = uploaded(*plan);
-      const Workspace workspace(device_plan);
+      const OwnedPlan device_plan = prepared(*plan);
+      const Workspace workspace(*device_plan);
       test_case.poison(0xff);
-      const auto again = attention_forward(device_plan, test_case.tensors(), workspace.data());
+      const auto again = device_plan->forward(test_case.tensors(), {workspace.data()});
       ASSERT_TRUE(again) << again.error().message;
       workspace.require_canaries();
       test_case.fetch();
@@ -126,16 +126,15 @@ TEST(ParametricAttentionOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
       const MaskCase expected =
           testing::case_at_call(fmt::format("seed {}", seed), form, random.elements);
       BackendAttentionCase test_case(fixture, expected, {batch, 4, 2}, choice);
-      const DevicePlan plan = uploaded(closed_form_plan(testing::block_mask_of(form),
-                                                        planned_shape(test_case.plan().shape, form),
-                                                        test_case.plan().score));
-      const Workspace workspace(plan);
+      const OwnedPlan plan = prepared(closed_form_plan(testing::block_mask_of(form),
+                                                       planned_shape(test_case.plan().shape, form),
+                                                       test_case.plan().score));
+      const Workspace workspace(*plan);
       const CallTensors given = on_device(random, is_shared ? 0 : batch);
       AttentionTensors tensors = test_case.tensors();
       given.add_to(tensors);
       test_case.poison(0xff);
-      const auto ran =
-          attention_forward(plan, tensors, workspace.data(), nullptr, test_case.options());
+      const auto ran = plan->forward(tensors, {workspace.data()}, test_case.options());
       ASSERT_TRUE(ran) << ran.error().message;
       workspace.require_canaries();
       test_case.fetch();
@@ -166,16 +165,17 @@ TEST(ParametricAttentionOnGpu, FollowsLengthsThatChangeBetweenReplaysOfAGraph) {
     const RandomCall call = replay == 0 ? first : RandomCall(rng, form, kBatch, 4, false);
     const MaskCase expected = testing::case_at_call("replay", form, call.elements);
     BackendAttentionCase test_case(fixture, expected, {kBatch, 4, 2}, choice);
-    const DevicePlan plan =
-        uploaded(closed_form_plan(testing::block_mask_of(form),
+    const OwnedPlan plan =
+        prepared(closed_form_plan(testing::block_mask_of(form),
                                   planned_shape(test_case.plan().shape, form), {}),
                  stream.get());
-    const Workspace workspace(plan);
+    const Workspace workspace(*plan);
     AttentionTensors tensors = test_case.tensors();
     given.add_to(tensors);
     test_case.poison(0xff);
-    const gpu_test::CapturedGraph graph(
-        stream, [&] { return attention_forward(plan, tensors, workspace.data(), stream.get()); });
+    const gpu_test::CapturedGraph graph(stream, [&] {
+      return plan->forward(tensors, {workspace.data(), stream.get()});
+    });
     const auto copy = [](const DeviceArray<std::int32_t>& to,
                          const std::vector<std::int32_t>& from) {
       require(cudaMemcpy(to.data(), from.data(), from.size() * 4, cudaMemcpyHostToDevice), "copy");

@@ -318,15 +318,17 @@ std::string check_device_lists(const MaskCase& mask, const CaseChoice& choice, i
   const gpu_test::DeviceArray<uchar2> d_rows(rows);
   plan.kv_index_lists.clear();
   plan.kv_index_entries.clear();
-  const DevicePlan device_plan = gpu_test::uploaded(plan);
-  const gpu_test::Workspace workspace(device_plan);
-  const auto refused = attention_forward(device_plan, test_case.tensors(), workspace.data(),
-                                         nullptr, test_case.options());
+  const auto device_plan = sm90::upload(plan, nullptr);
+  if (!device_plan) return device_plan.error().message;
+  const gpu_test::Workspace workspace(sm90::forward_workspace_bytes(**device_plan));
+  const Launch launch{workspace.data()};
+  const auto refused =
+      sm90::attention_forward(**device_plan, test_case.tensors(), launch, test_case.options());
   if (refused || refused.error().code != ErrorCode::invalid_argument) return "ran without lists";
   test_case.poison(0xff);
   const sm90::KvIndexArrays arrays{d_lists.data(), d_keys.data(), d_rows.data(), nullptr};
-  const auto ran = sm90::attention_forward_with_lists(
-      device_plan, test_case.tensors(), workspace.data(), nullptr, test_case.options(), arrays);
+  const auto ran = sm90::attention_forward_with_lists(**device_plan, test_case.tensors(), launch,
+                                                      test_case.options(), arrays);
   if (!ran) return ran.error().message;
   test_case.fetch();
   workspace.require_canaries();

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "backend/backend_cases.hpp"
-#include "fdma/kernels/kept_workspace.hpp"
 #include "gpu_fixture.hpp"
 
 namespace fdma {
@@ -105,16 +104,17 @@ TEST_P(AttentionLaunch, RunsOnSeveralStreamsAtOnceByOnePlan) {
     ASSERT_EQ(test_cases[i]->check(), "");
     wanted[i] = test_cases[i]->result_bytes();
   }
-  const DevicePlan plan = uploaded(first.plan());
+  const OwnedPlan plan = prepared(first.plan());
   require(cudaDeviceSynchronize(), "upload");
   const std::array<OwnedStream, kStreams> streams;
-  const std::array<Workspace, kStreams> workspaces{Workspace(plan), Workspace(plan),
-                                                   Workspace(plan)};
+  const std::array<Workspace, kStreams> workspaces{Workspace(*plan), Workspace(*plan),
+                                                   Workspace(*plan)};
   for (BackendAttentionCase* test_case : test_cases) test_case->poison(0xff);
   for (int round = 0; round < kRounds; ++round) {
     for (std::size_t i = 0; i < kStreams; ++i) {
-      const auto ran = attention_forward(plan, test_cases[i]->tensors(), workspaces[i].data(),
-                                         streams[i].get(), test_cases[i]->options());
+      const auto ran =
+          plan->forward(test_cases[i]->tensors(), {workspaces[i].data(), streams[i].get()},
+                        test_cases[i]->options());
       ASSERT_TRUE(ran) << ran.error().message;
     }
   }
@@ -135,17 +135,17 @@ TEST_P(AttentionLaunch, ReusesAWorkspaceOnOneStream) {
   ASSERT_TRUE(first.run() && second.run());
   const auto first_bytes = first.result_bytes(), second_bytes = second.result_bytes();
   const OwnedStream stream;
-  const DevicePlan first_plan = uploaded(first.plan(), stream.get()),
-                   second_plan = uploaded(second.plan(), stream.get());
+  const OwnedPlan first_plan = prepared(first.plan(), stream.get()),
+                  second_plan = prepared(second.plan(), stream.get());
   const Workspace workspace(
-      first_plan.workspace_bytes() > second_plan.workspace_bytes() ? first_plan : second_plan);
+      first_plan->workspace_bytes() > second_plan->workspace_bytes() ? *first_plan : *second_plan);
   first.poison(0xff);
   second.poison(0xff);
   for (int round = 0; round < 5; ++round) {
-    ASSERT_TRUE(attention_forward(first_plan, first.tensors(), workspace.data(), stream.get(),
-                                  first.options()));
-    ASSERT_TRUE(attention_forward(second_plan, second.tensors(), workspace.data(), stream.get(),
-                                  second.options()));
+    ASSERT_TRUE(
+        first_plan->forward(first.tensors(), {workspace.data(), stream.get()}, first.options()));
+    ASSERT_TRUE(
+        second_plan->forward(second.tensors(), {workspace.data(), stream.get()}, second.options()));
   }
   stream.wait();
   first.fetch();
@@ -163,21 +163,21 @@ TEST_P(AttentionLaunch, KeepsAWorkspace) {
   ASSERT_TRUE(first.run() && second.run());
   const auto first_bytes = first.result_bytes(), second_bytes = second.result_bytes();
   const OwnedStream stream;
-  const DevicePlan first_plan = uploaded(first.plan(), stream.get()),
-                   second_plan = uploaded(second.plan(), stream.get());
+  const OwnedPlan first_plan = prepared(first.plan(), stream.get()),
+                  second_plan = prepared(second.plan(), stream.get());
   const Workspace workspace(
-      first_plan.workspace_bytes() > second_plan.workspace_bytes() ? first_plan : second_plan);
-  ASSERT_TRUE(prepare_workspace(workspace.data(), stream.get()));
+      first_plan->workspace_bytes() > second_plan->workspace_bytes() ? *first_plan : *second_plan);
+  ASSERT_TRUE(first_plan->prepare_workspace(workspace.data(), stream.get()));
   for (int round = 0; round < 5; ++round) {
     first.poison(0xff);
     second.poison(0xff);
-    ASSERT_TRUE(attention_forward_in_kept_workspace(first_plan, first.tensors(), workspace.data(),
-                                                    stream.get(), first.options()));
-    ASSERT_TRUE(attention_forward_in_kept_workspace(second_plan, second.tensors(), workspace.data(),
-                                                    stream.get(), second.options()));
-    if (round == 2) {
-      ASSERT_TRUE(attention_forward(first_plan, first.tensors(), workspace.data(), stream.get(),
+    ASSERT_TRUE(first_plan->forward(first.tensors(), {workspace.data(), stream.get(), true},
                                     first.options()));
+    ASSERT_TRUE(second_plan->forward(second.tensors(), {workspace.data(), stream.get(), true},
+                                     second.options()));
+    if (round == 2) {
+      ASSERT_TRUE(
+          first_plan->forward(first.tensors(), {workspace.data(), stream.get()}, first.options()));
     }
     stream.wait();
     first.fetch();
@@ -193,13 +193,13 @@ TEST_P(AttentionLaunch, IsCapturedIntoAGraphAndReplayedWithNewInputs) {
   ASSERT_TRUE(test_case.run() && other.run());
   const auto bytes = test_case.result_bytes(), other_bytes = other.result_bytes();
   const OwnedStream stream;
-  const DevicePlan plan = uploaded(test_case.plan(), stream.get());
-  const Workspace workspace(plan);
+  const OwnedPlan plan = prepared(test_case.plan(), stream.get());
+  const Workspace workspace(*plan);
   stream.wait();
 
   const auto call = [&] {
-    return attention_forward(plan, test_case.tensors(), workspace.data(), stream.get(),
-                             test_case.options());
+    return plan->forward(test_case.tensors(), {workspace.data(), stream.get()},
+                         test_case.options());
   };
   const gpu_test::CapturedGraph graph(stream, call, 2);
 
@@ -224,29 +224,25 @@ TEST_P(AttentionLaunch, IsCapturedIntoAGraphAndReplayedWithNewInputs) {
   EXPECT_EQ(test_case.result_bytes(), other_bytes);
 }
 
-TEST_P(AttentionLaunch, PlansMoveAndSayWhatTheyAre) {
+TEST_P(AttentionLaunch, PlansSayWhatTheyAre) {
   BackendAttentionCase test_case = this->test_case(12);
   ASSERT_TRUE(test_case.run());
   const auto bytes = test_case.result_bytes();
-  DevicePlan plan = [&] {
-    // The host plan may go when upload returns.
-    const AttentionPlan copy = test_case.plan();
-    return uploaded(copy);
-  }();
-  EXPECT_EQ(plan.shape(), test_case.plan().shape);
-  EXPECT_EQ(plan.score(), test_case.plan().score);
-  EXPECT_EQ(plan.tile(), (BlockShape{128, 128}));
-  EXPECT_EQ(plan.device(), 0);
+  const OwnedPlan plan = prepared(test_case.plan());
+  EXPECT_EQ(plan->backend(), Backend::sm90);
+  EXPECT_EQ(plan->shape(), test_case.plan().shape);
+  EXPECT_EQ(plan->score(), test_case.plan().score);
+  EXPECT_EQ(plan->direction(), Direction::forward);
+  EXPECT_EQ(plan->tile(), (BlockShape{128, 128}));
+  EXPECT_EQ(plan->device(), 0);
   // The device holds 6 of the 8 bytes of a list entry.
   const auto num_entries = static_cast<std::int64_t>(test_case.plan().kv_index_entries.size());
-  EXPECT_GE(plan.size_bytes(), test_case.plan().size_bytes() - 2 * num_entries);
-  EXPECT_LE(plan.size_bytes(), test_case.plan().size_bytes() + 64 * 1024);
-  EXPECT_GT(plan.workspace_bytes(), 0);
-  const DevicePlan moved = std::move(plan);
-  const Workspace workspace(moved);
+  EXPECT_GE(plan->size_bytes(), test_case.plan().size_bytes() - 2 * num_entries);
+  EXPECT_LE(plan->size_bytes(), test_case.plan().size_bytes() + 64 * 1024);
+  EXPECT_GT(plan->workspace_bytes(), 0);
+  const Workspace workspace(*plan);
   test_case.poison(0xff);
-  ASSERT_TRUE(attention_forward(moved, test_case.tensors(), workspace.data(), nullptr,
-                                test_case.options()));
+  ASSERT_TRUE(plan->forward(test_case.tensors(), {workspace.data()}, test_case.options()));
   require(cudaDeviceSynchronize(), "attention_forward");
   test_case.fetch();
   EXPECT_EQ(test_case.result_bytes(), bytes);
@@ -257,12 +253,12 @@ TEST_P(AttentionLaunch, APlanMayGoWhileItsKernelRuns) {
   ASSERT_TRUE(test_case.run());
   const auto bytes = test_case.result_bytes();
   const OwnedStream stream;
-  auto plan = std::make_unique<DevicePlan>(uploaded(test_case.plan(), stream.get()));
+  OwnedPlan plan = prepared(test_case.plan(), stream.get());
   const Workspace workspace(*plan);
   test_case.poison(0xff);
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(attention_forward(*plan, test_case.tensors(), workspace.data(), stream.get(),
-                                  test_case.options()));
+    ASSERT_TRUE(
+        plan->forward(test_case.tensors(), {workspace.data(), stream.get()}, test_case.options()));
   }
   plan.reset();
   stream.wait();
@@ -275,10 +271,10 @@ TEST_P(AttentionLaunch, OfAPlanOnAnotherDeviceIsRejected) {
   require(cudaGetDeviceCount(&num_devices), "cudaGetDeviceCount");
   if (num_devices < 2) GTEST_SKIP() << "needs two GPUs";
   BackendAttentionCase test_case = this->test_case(14);
-  const DevicePlan plan = uploaded(test_case.plan());
-  const Workspace workspace(plan);
+  const OwnedPlan plan = prepared(test_case.plan());
+  const Workspace workspace(*plan);
   require(cudaSetDevice(1), "cudaSetDevice");
-  const auto ran = attention_forward(plan, test_case.tensors(), workspace.data());
+  const auto ran = plan->forward(test_case.tensors(), {workspace.data()});
   require(cudaSetDevice(0), "cudaSetDevice");
   ASSERT_FALSE(ran);
   EXPECT_EQ(ran.error().code, ErrorCode::unsupported) << ran.error().message;

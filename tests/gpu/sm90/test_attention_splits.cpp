@@ -207,18 +207,17 @@ TEST(AttentionSplits, UseTheWorkspaceThatTheirPlanAsksFor) {
   GpuFixture fixture;
   BackendAttentionCase test_case(fixture, causal_case(3, 20000), {1, 8, 2}, {});
   ASSERT_FALSE(test_case.plan().split_rows.empty());
-  const DevicePlan plan = uploaded(test_case.plan());
+  const OwnedPlan plan = prepared(test_case.plan());
   const sm90::PartialLayout layout{128, num_partials(test_case.plan())};
-  EXPECT_GE(plan.workspace_bytes(), 256 + layout.bytes());
+  EXPECT_GE(plan->workspace_bytes(), 256 + layout.bytes());
   ASSERT_TRUE(test_case.run());
   const std::vector<unsigned char> wanted = test_case.result_bytes();
   for (const unsigned char byte : {0x00, 0x7f, 0x41, 0xff}) {
-    const Workspace workspace(plan);
-    require(cudaMemset(workspace.data(), byte, static_cast<std::size_t>(plan.workspace_bytes())),
+    const Workspace workspace(*plan);
+    require(cudaMemset(workspace.data(), byte, static_cast<std::size_t>(plan->workspace_bytes())),
             "cudaMemset");
     test_case.poison(0xff);
-    ASSERT_TRUE(attention_forward(plan, test_case.tensors(), workspace.data(), nullptr,
-                                  test_case.options()));
+    ASSERT_TRUE(plan->forward(test_case.tensors(), {workspace.data()}, test_case.options()));
     workspace.require_canaries();
     test_case.fetch();
     EXPECT_EQ(test_case.result_bytes(), wanted) << int{byte};
@@ -233,13 +232,13 @@ TEST(AttentionSplits, GiveTheSameBitsInAGraphReplayedManyTimes) {
   ASSERT_TRUE(test_case.run());
   ASSERT_EQ(test_case.check(), "");
   const std::vector<unsigned char> wanted = test_case.result_bytes();
-  const DevicePlan plan = uploaded(test_case.plan());
-  const Workspace workspace(plan);
+  const OwnedPlan plan = prepared(test_case.plan());
+  const Workspace workspace(*plan);
   const OwnedStream stream;
   require(cudaDeviceSynchronize(), "upload");
   const gpu_test::CapturedGraph graph(stream, [&] {
-    return attention_forward(plan, test_case.tensors(), workspace.data(), stream.get(),
-                             test_case.options());
+    return plan->forward(test_case.tensors(), {workspace.data(), stream.get()},
+                         test_case.options());
   });
   test_case.poison(0xff);
   for (int replay = 0; replay < 200; ++replay) graph.launch();

@@ -44,12 +44,12 @@ class AttentionTensorsOnGpu : public ::testing::Test {
                        const std::function<void(AttentionTensors&)>& change,
                        AttentionOptions options = {}) {
     BackendAttentionCase test_case(fixture_, mask_, {2, 4, 2}, with_bias());
-    const DevicePlan plan = uploaded(test_case.plan());
-    const Workspace workspace(plan);
+    const OwnedPlan plan = prepared(test_case.plan());
+    const Workspace workspace(*plan);
     AttentionTensors tensors = test_case.tensors();
     change(tensors);
     test_case.poison(0x3c);
-    const auto ran = attention_forward(plan, tensors, workspace.data(), nullptr, options);
+    const auto ran = plan->forward(tensors, {workspace.data()}, options);
     require(cudaDeviceSynchronize(), named);
     ASSERT_FALSE(ran.has_value()) << named;
     EXPECT_EQ(ran.error().code, code) << ran.error().message;
@@ -158,12 +158,12 @@ TEST_F(AttentionTensorsOnGpu, WithoutDataOrOfOtherExtentsAreRejected) {
 
 TEST_F(AttentionTensorsOnGpu, NeedAWorkspace) {
   BackendAttentionCase test_case(fixture_, mask_, {2, 4, 2}, with_bias());
-  const DevicePlan plan = uploaded(test_case.plan());
-  const Workspace workspace(plan);
+  const OwnedPlan plan = prepared(test_case.plan());
+  const Workspace workspace(*plan);
   test_case.poison(0x3c);
   for (void* memory : {static_cast<void*>(nullptr),
                        static_cast<void*>(static_cast<char*>(workspace.data()) + 4)}) {
-    const auto ran = attention_forward(plan, test_case.tensors(), memory);
+    const auto ran = plan->forward(test_case.tensors(), {memory});
     require(cudaDeviceSynchronize(), "workspace");
     ASSERT_FALSE(ran);
     EXPECT_EQ(ran.error().code, ErrorCode::invalid_argument) << ran.error().message;
@@ -186,12 +186,12 @@ TEST_F(AttentionTensorsOnGpu, PlansOfTheCpuAreNotUploaded) {
 // must either give an error that says so or a correct result.
 TEST_F(AttentionTensorsOnGpu, RepeatedByStrideZeroAreRightOrRejected) {
   BackendAttentionCase test_case(fixture_, mask_, {2, 4, 2}, with_bias());
-  const DevicePlan plan = uploaded(test_case.plan());
-  const Workspace workspace(plan);
+  const OwnedPlan plan = prepared(test_case.plan());
+  const Workspace workspace(*plan);
   AttentionTensors tensors = test_case.tensors();
   tensors.kv.k.strides[2] = tensors.kv.v.strides[2] = 0;
   test_case.poison(0xff);
-  const auto ran = attention_forward(plan, tensors, workspace.data());
+  const auto ran = plan->forward(tensors, {workspace.data()});
   require(cudaDeviceSynchronize(), "attention_forward");
   if (!ran) {
     EXPECT_EQ(ran.error().code, ErrorCode::unsupported);
@@ -290,11 +290,10 @@ TEST_F(AttentionTensorsOnGpu, MaySpanMoreThan32BitsCount) {
     tensors.kv.v = v.view();
     tensors.out.data = const_cast<void*>(out.view().data);
     tensors.out.strides = out.view().strides;
-    const DevicePlan plan = uploaded(test_case.plan());
-    const Workspace workspace(plan);
+    const OwnedPlan plan = prepared(test_case.plan());
+    const Workspace workspace(*plan);
     test_case.poison(0xff);
-    const auto ran =
-        attention_forward(plan, tensors, workspace.data(), nullptr, test_case.options());
+    const auto ran = plan->forward(tensors, {workspace.data()}, test_case.options());
     ASSERT_TRUE(ran) << far.name << ": " << ran.error().message;
     require(cudaDeviceSynchronize(), far.name);
     out.copy(false);

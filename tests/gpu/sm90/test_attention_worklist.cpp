@@ -130,12 +130,12 @@ TEST(BackwardOverKvWorklist, IsCapturedIntoAGraphAndReplayed) {
   BackendBackwardCase test_case(fixture, mask, {1, 4, 2}, choice, listed());
   ASSERT_TRUE(test_case.plan().has_worklist());
   const OwnedStream stream;
-  const DevicePlan plan = uploaded(test_case.plan(), stream.get());
-  const Workspace workspace(plan);
+  const OwnedPlan plan = prepared(test_case.plan(), stream.get());
+  const Workspace workspace(*plan);
   stream.wait();
   const CapturedGraph graph(stream, [&] {
-    return attention_backward(plan, test_case.tensors(), workspace.data(), stream.get(),
-                              test_case.options());
+    return plan->backward(test_case.tensors(), {workspace.data(), stream.get()},
+                          test_case.options());
   });
   for (int replay = 0; replay < 3; ++replay) {
     for (auto* tensor : {&test_case.dq(), &test_case.dk(), &test_case.dv(), &test_case.dbias()}) {
@@ -205,16 +205,15 @@ TEST(BackwardOverKvWorklist, WantsAnOrderForDeterministicCalls) {
       testing::make_cells(200, 200, [](auto q, auto k) { return k <= q && k % 2 == 0; }),
       {128, 128});
   BackendBackwardCase test_case(fixture, mask, {1, 2, 1}, CaseChoice{}, listed());
-  const DevicePlan plan = uploaded(test_case.plan());
-  const Workspace workspace(plan);
+  const OwnedPlan plan = prepared(test_case.plan());
+  const Workspace workspace(*plan);
   BackwardOptions options = test_case.options();
   options.deterministic = true;
-  const auto ran =
-      attention_backward(plan, test_case.tensors(), workspace.data(), nullptr, options);
+  const auto ran = plan->backward(test_case.tensors(), {workspace.data()}, options);
   ASSERT_FALSE(ran);
   EXPECT_EQ(ran.error().message,
-            "deterministic: the plan was uploaded without an order; set "
-            "UploadOptions::deterministic");
+            "deterministic: the plan was prepared without an order; set "
+            "PrepareOptions::deterministic");
 }
 
 }  // namespace

@@ -51,23 +51,29 @@ BackwardChoice head_by_head() {
   return backward;
 }
 
+std::unique_ptr<sm90::DevicePlan> uploaded(const AttentionPlan& plan) {
+  Result<std::unique_ptr<sm90::DevicePlan>> result = sm90::upload(plan, nullptr);
+  if (!result) throw std::runtime_error(result.error().message);
+  return *std::move(result);
+}
+
 // A plan on the device, and the workspace of its calls.
 class Calls {
  public:
   explicit Calls(const BackendBackwardCase& test_case)
-      : plan_(uploaded(test_case.plan())), workspace_(plan_) {}
+      : plan_(uploaded(test_case.plan())), workspace_(sm90::backward_workspace_bytes(*plan_)) {}
 
   Result<void> run(const BackendBackwardCase& test_case, Stream stream = nullptr) const {
-    return attention_backward(plan_, test_case.tensors(), workspace_.data(), stream,
-                              test_case.options());
+    return sm90::attention_backward(*plan_, test_case.tensors(), {workspace_.data(), stream},
+                                    test_case.options());
   }
   // Expects that the main kernel of the last call wrote the zero fill of all KV heads except the
   // first.
   void expect_written_meanwhile() const {
     workspace_.require_canaries();
-    const AttentionShape& shape = plan_.shape();
-    const sm90::BackwardWorkspace places(plan_.impl());
-    ASSERT_TRUE(plan_.impl().is_by_row);
+    const AttentionShape& shape = plan_->shape;
+    const sm90::BackwardWorkspace places(*plan_);
+    ASSERT_TRUE(plan_->is_by_row);
     std::vector<sm90::ZeroFillCounters> counters(
         static_cast<std::size_t>(shape.batch * shape.heads_kv));
     require(cudaMemcpy(counters.data(),
@@ -82,7 +88,7 @@ class Calls {
   }
 
  private:
-  DevicePlan plan_;
+  std::unique_ptr<sm90::DevicePlan> plan_;
   Workspace workspace_;
 };
 

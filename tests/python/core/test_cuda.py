@@ -138,7 +138,7 @@ def test_plans_for_sm90_are_made_anywhere() -> None:
         fdma.make_plan(mask, heads_q=1, head_dim=100, dtype="float16", backend="sm90")
     with pytest.raises(NotImplementedError, match=r"dtype: sm90"):
         fdma.make_plan(mask, heads_q=1, head_dim=64, backend="sm90")
-    with pytest.raises(NotImplementedError, match="sm80"):
+    with pytest.raises(ValueError, match=r"backend: expected one of cpu, sm90, got 'sm80'"):
         fdma.make_plan(mask, heads_q=1, head_dim=64, backend="sm80")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"split: expected automatic or never, got 'x'"):
         fdma.make_plan(mask, heads_q=1, head_dim=64, split="x")  # type: ignore[arg-type]

@@ -164,7 +164,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     FDMA_TRY_VOID(call->run(tensors, how));
     FDMA_TRY(selected, call->selected());
     computed.key_bias = call->bias();
-    FDMA_TRY(AttentionPlan plan, call->plan_of(*selected, problem));
+    FDMA_TRY(std::shared_ptr<const AttentionPlan> plan, call->plan_of(*selected, problem));
     masked = {"masked", &*selected, {std::move(plan), {}}, allowed_pairs(*selected, problem.shape)};
   } else {
     FDMA_TRY(masked, make_subject("masked", operand.mask, problem, where, backward));
@@ -188,7 +188,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
         if (round > 0) continue;
         FDMA_TRY_VOID(tensors.fetch_results());
         Progress silent("checking", "rows", true);
-        FDMA_TRY(subject->check, check_attention(*subject->mask, subject->plans.forward,
+        FDMA_TRY(subject->check, check_attention(*subject->mask, *subject->plans.forward,
                                                  is_full ? tensors.on_host() : computed, 0,
                                                  kRowsChecked, num_threads, silent));
         if (!gradients) continue;

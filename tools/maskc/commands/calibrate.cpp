@@ -11,6 +11,7 @@
 #include "fdma/kernels/attention.hpp"
 #include "fdma/kernels/backends.hpp"
 #include "inputs/destination.hpp"
+#include "run/attention_input.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -48,9 +49,10 @@ Status write_text(const std::string& path, const std::string& text) {
 /// The backend that --backend names. "auto" means the GPU if there is one.
 Outcome<Backend> read_backend(const Arguments& arguments) {
   const std::string name = arguments.find("backend").value_or("cpu");
-  const Backend backend = name == "auto"   ? default_backend()
-                          : name == "sm90" ? Backend::sm90
-                                           : Backend::cpu;
+  Backend backend = default_backend();
+  if (name != "auto") {
+    FDMA_TRY(backend, parse_backend(name));
+  }
   FDMA_TRY_VOID(check_backend(backend));
   return backend;
 }
@@ -67,8 +69,7 @@ std::string summary(const DeviceProfile& profile, Backend backend, const std::st
     text += fmt::format("  {}{:<9}{:>4}  {:.3g} us a full tile of {} x {}, {:.1f} GFLOP/s a {}\n",
                         is_backward ? "backward " : "", to_string(kernel.dtype), kernel.head_dim,
                         costs.full.compute_us, costs.tile.block_q, costs.tile.block_kv,
-                        flops / costs.full.compute_us / 1e3,
-                        backend == Backend::cpu ? "thread" : "multiprocessor");
+                        flops / costs.full.compute_us / 1e3, backend.traits().worker);
   }
   return text;
 }
@@ -85,7 +86,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   if (direction == "backward") options.directions = {Direction::backward};
   if (direction == "both") options.directions = {Direction::forward, Direction::backward};
   FDMA_TRY(options.dtypes, read_dtypes(arguments, options.dtypes));
-  if (backend != Backend::cpu && arguments.has("threads")) {
+  if (backend.traits().device != Device::cpu && arguments.has("threads")) {
     return usage_failure(
         fmt::format("--threads: only for --backend cpu, but {} is measured", to_string(backend)));
   }
@@ -137,7 +138,7 @@ const Command& calibrate_command() {
                    .value = "NAME",
                    .help = "cpu (default), sm90 (the Hopper GPU here) or auto (the GPU if there is "
                            "one).",
-                   .choices = {"cpu", "sm90", "auto"}},
+                   .choices = backend_option().choices},
                   {.name = "direction",
                    .value = "NAME",
                    .help = "forward (default), backward or both: the passes to measure.",

@@ -221,7 +221,6 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     FDMA_TRY(DynamicMaskCall made, DynamicMaskCall::make(selection, mask, problem, choice,
                                                          thread_count(static_cast<int>(threads))));
     call.emplace(std::move(made));
-    plans.forward.backend = call->backend();
   } else {
     FDMA_TRY(plans, CallPlans::make(mask, problem, choice, backward));
   }
@@ -243,7 +242,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     }
   }
   FDMA_TRY(const PlacedTensors tensors,
-           PlacedTensors::make(plans.forward.backend, problem, memory));
+           PlacedTensors::make(call ? call->backend() : plans.forward->backend, problem, memory));
   std::optional<PlacedGradients> gradients;
   if (backward.is_backward) {
     FDMA_TRY(PlacedGradients placed, PlacedGradients::make(tensors, problem, gradient_memory));
@@ -277,7 +276,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
       given_scale != 0 ? given_scale : 1.0f / std::sqrt(static_cast<float>(problem.shape.head_dim));
   if (arguments.has("check")) {
     Progress progress("checking", "rows", session.quiet);
-    FDMA_TRY(done.check, check_attention(applied, plans.forward, computed, given_scale, 0,
+    FDMA_TRY(done.check, check_attention(applied, *plans.forward, computed, given_scale, 0,
                                          static_cast<int>(threads), progress));
     if (gradients) {
       FDMA_TRY(done.gradient_check, check_gradients(mask, plan, gradients->on_host(), given_scale,

@@ -206,6 +206,8 @@ OptionSpec tile_option() {
 }
 
 OptionSpec backend_option() {
+  std::vector<std::string_view> choices{"auto"};
+  for (const Backend backend : registered_backends()) choices.push_back(to_string(backend));
   return {
       .name = "backend",
       .value = "BACKEND",
@@ -213,8 +215,8 @@ OptionSpec backend_option() {
           "Who computes: cpu; sm90, a GPU such as the H100 or H200, for bfloat16 or "
           "float16 and head sizes that are multiples of 8; auto (the default), which is sm90 where "
           "this machine and the tensors allow it, else cpu. What cannot be had here ends "
-          "with status 4, and so does sm80, which is not there yet.",
-      .choices = {"auto", "cpu", "sm80", "sm90"}};
+          "with status 4.",
+      .choices = std::move(choices)};
 }
 
 OptionSpec plan_form_option() {
@@ -256,18 +258,17 @@ Outcome<PlanChoice> plan_choice(const Arguments& arguments) {
   return choice;
 }
 
-Outcome<AttentionPlan> make_chosen_plan(const BlockMask& mask, const AttentionProblem& problem,
-                                        const PlanChoice& choice) {
-  Result<AttentionPlan> plan = make_plan(mask, problem.shape, problem.score, choice.options);
-  const bool is_for_cpu = !plan && choice.is_auto && choice.options.backend != Backend::cpu &&
-                          plan.error().code == ErrorCode::unsupported;
-  if (is_for_cpu) {
-    PlanOptions options = choice.options;
+Outcome<std::shared_ptr<const AttentionPlan>> make_chosen_plan(const BlockMask& mask,
+                                                               const AttentionProblem& problem,
+                                                               const PlanChoice& choice) {
+  PlanOptions options = choice.options;
+  Result<AttentionPlan> plan = make_plan(mask, problem.shape, problem.score, options);
+  if (!plan && choice.is_auto && plan.error().code == ErrorCode::unsupported) {
     options.backend = Backend::cpu;
     plan = make_plan(mask, problem.shape, problem.score, options);
   }
   if (!plan) return std::move(plan).error();
-  return *std::move(plan);
+  return std::make_shared<const AttentionPlan>(*std::move(plan));
 }
 
 Outcome<AttentionProblem> random_problem(const Arguments& arguments, const MaskShape& mask) {

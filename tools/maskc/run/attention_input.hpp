@@ -59,8 +59,9 @@ struct PlanChoice {
 };
 Outcome<PlanChoice> plan_choice(const Arguments& arguments);
 /// The plan of the chosen backend. Failures: those of make_plan.
-Outcome<AttentionPlan> make_chosen_plan(const BlockMask& mask, const AttentionProblem& problem,
-                                        const PlanChoice& choice);
+Outcome<std::shared_ptr<const AttentionPlan>> make_chosen_plan(const BlockMask& mask,
+                                                               const AttentionProblem& problem,
+                                                               const PlanChoice& choice);
 
 /// Failures: usage.
 Outcome<AttentionProblem> random_problem(const Arguments& arguments, const MaskShape& mask);

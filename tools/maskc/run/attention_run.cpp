@@ -55,10 +55,9 @@ class CountedProgress {
 // `call` gets the options with a counter of finished work tiles. Options are those of either
 // direction.
 template <class Options, class Call>
-Outcome<double> run_on_host(const AttentionPlan& plan, const Options& options, bool quiet,
-                            const Call& call) {
-  CountedProgress progress(plan.is_backward() ? "gradients" : "attention", plan.num_work_tiles(),
-                           quiet);
+Outcome<double> timed_on_host(const char* what, std::int64_t num_work_tiles, const Options& options,
+                              bool quiet, const Call& call) {
+  CountedProgress progress(what, num_work_tiles, quiet);
   Options counted = options;
   counted.num_work_tiles_done = &progress.num_done;
   const Clock::time_point start = Clock::now();
@@ -66,10 +65,10 @@ Outcome<double> run_on_host(const AttentionPlan& plan, const Options& options, b
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-template <class Call>
-Outcome<double> run_on_gpu(StreamTimer& timer, const Call& call) {
+template <class Options, class Call>
+Outcome<double> timed_on_gpu(StreamTimer& timer, const Options& options, const Call& call) {
   FDMA_TRY_VOID(timer.start());
-  FDMA_TRY_VOID(call());
+  FDMA_TRY_VOID(call(options));
   FDMA_TRY_VOID(timer.stop());
   FDMA_TRY(const double seconds, timer.seconds());
   return seconds;
@@ -102,7 +101,7 @@ Outcome<PlacedTensors> PlacedTensors::make(Backend backend, const AttentionProbl
   PlacedTensors placed;
   placed.memory_ = &memory;
   placed.on_host_ = placed.in_place_ = memory.tensors(problem);
-  if (backend == Backend::cpu) return placed;
+  if (backend.traits().device == Device::cpu) return placed;
   // The copies are in the order of fetch_results. out and lse are copied too, so that values that a
   // kernel does not write (rows past the length of an element) come back unchanged.
   AttentionTensors& tensors = placed.in_place_;
@@ -129,41 +128,37 @@ Status PlacedTensors::fetch_results() const {
   return Nothing{};
 }
 
-Outcome<PlacedPlan> PlacedPlan::make(const AttentionPlan& plan, const UploadOptions& options) {
-  PlacedPlan placed;
-  placed.plan_ = &plan;
-  if (plan.backend == Backend::cpu) return placed;
-  FDMA_TRY(DevicePlan uploaded, upload(plan, nullptr, options));
-  FDMA_TRY(DeviceMemory workspace, DeviceMemory::allocate(uploaded.workspace_bytes()));
+Outcome<TimedPlan> TimedPlan::make(std::shared_ptr<const AttentionPlan> plan,
+                                   const PrepareOptions& options) {
+  TimedPlan timed;
+  timed.num_work_tiles_ = plan->num_work_tiles();
+  FDMA_TRY(timed.plan_, prepare(std::move(plan), nullptr, options));
+  if (timed.plan_->backend().traits().device == Device::cpu) return timed;
+  FDMA_TRY(DeviceMemory workspace, DeviceMemory::allocate(timed.plan_->workspace_bytes()));
   FDMA_TRY(StreamTimer timer, StreamTimer::make());
-  placed.on_device_.emplace(OnDevice{std::move(uploaded), std::move(workspace), std::move(timer)});
-  return placed;
+  timed.workspace_.emplace(std::move(workspace));
+  timed.timer_.emplace(std::move(timer));
+  return timed;
 }
 
-Outcome<double> PlacedPlan::run(const AttentionTensors& tensors, const AttentionOptions& options,
-                                bool quiet) {
-  if (!on_device_) {
-    return run_on_host(*plan_, options, quiet, [&](const AttentionOptions& counted) {
-      return attention_forward(*plan_, tensors, counted);
-    });
-  }
-  return run_on_gpu(on_device_->timer, [&] {
-    return attention_forward(on_device_->plan, tensors, on_device_->workspace.data(), nullptr,
-                             options);
-  });
+Outcome<double> TimedPlan::run(const AttentionTensors& tensors, const AttentionOptions& options,
+                               bool quiet) {
+  const Launch launch{workspace_ ? workspace_->data() : nullptr};
+  const auto call = [&](const AttentionOptions& each) {
+    return plan_->forward(tensors, launch, each);
+  };
+  return timer_ ? timed_on_gpu(*timer_, options, call)
+                : timed_on_host("attention", num_work_tiles_, options, quiet, call);
 }
 
-Outcome<double> PlacedPlan::run(const BackwardTensors& tensors, const BackwardOptions& options,
-                                bool quiet) {
-  if (!on_device_) {
-    return run_on_host(*plan_, options, quiet, [&](const BackwardOptions& counted) {
-      return attention_backward(*plan_, tensors, counted);
-    });
-  }
-  return run_on_gpu(on_device_->timer, [&] {
-    return attention_backward(on_device_->plan, tensors, on_device_->workspace.data(), nullptr,
-                              options);
-  });
+Outcome<double> TimedPlan::run(const BackwardTensors& tensors, const BackwardOptions& options,
+                               bool quiet) {
+  const Launch launch{workspace_ ? workspace_->data() : nullptr};
+  const auto call = [&](const BackwardOptions& each) {
+    return plan_->backward(tensors, launch, each);
+  };
+  return timer_ ? timed_on_gpu(*timer_, options, call)
+                : timed_on_host("gradients", num_work_tiles_, options, quiet, call);
 }
 
 std::int64_t allowed_pairs(const BlockMask& mask, const AttentionShape& shape) {
@@ -194,7 +189,7 @@ std::string backend_text(Backend backend) {
 }
 
 Json device_json(Backend backend) {
-  if (backend == Backend::cpu) return nullptr;
+  if (backend.traits().device == Device::cpu) return nullptr;
   const Result<std::string> name = current_device_name();
   return name ? Json(*name) : Json(nullptr);
 }

@@ -2,6 +2,7 @@
 // progress bar.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,8 +10,8 @@
 #include "cli/json_output.hpp"
 #include "fdma/formats/block_mask.hpp"
 #include "fdma/kernels/device_memory.hpp"
-#include "fdma/kernels/device_plan.hpp"
 #include "fdma/kernels/device_stream.hpp"
+#include "fdma/kernels/prepared_plan.hpp"
 #include "run/attention_input.hpp"
 
 namespace fdma::maskc {
@@ -41,11 +42,12 @@ class PlacedTensors {
   std::vector<DeviceMemory> copies_;
 };
 
-/// A plan ready to run on its backend. On a GPU it has a copy of the plan and a workspace.
-class PlacedPlan {
+/// A prepared plan with what its launches need: on a GPU a workspace and a timer.
+class TimedPlan {
  public:
-  /// Borrows `plan`. `options` applies to a plan on a GPU. Failures: those of upload.
-  static Outcome<PlacedPlan> make(const AttentionPlan& plan, const UploadOptions& options = {});
+  /// Failures: those of prepare.
+  static Outcome<TimedPlan> make(std::shared_ptr<const AttentionPlan> plan,
+                                 const PrepareOptions& options = {});
 
   /// Makes one call and returns its seconds. On a GPU they are measured on the device, from the
   /// start of the call to its end. Failures: those of attention_forward or attention_backward.
@@ -53,13 +55,10 @@ class PlacedPlan {
   Outcome<double> run(const BackwardTensors& tensors, const BackwardOptions& options, bool quiet);
 
  private:
-  struct OnDevice {
-    DevicePlan plan;
-    DeviceMemory workspace;
-    StreamTimer timer;
-  };
-  const AttentionPlan* plan_ = nullptr;
-  std::optional<OnDevice> on_device_;
+  std::unique_ptr<PreparedPlan> plan_;
+  std::int64_t num_work_tiles_ = 0;
+  std::optional<DeviceMemory> workspace_;
+  std::optional<StreamTimer> timer_;
 };
 
 /// True cells of the mask over all batch elements and heads of the shape.

@@ -132,8 +132,7 @@ Outcome<DynamicMaskCall> DynamicMaskCall::make(const SelectionChoice& choice,
   const std::vector<ColumnIntervals> masks = spec.masks;
   const std::vector<std::int32_t> mask_of = spec.mask_of;
   Result<DynamicMaskAttention> made = DynamicMaskAttention::make(spec);
-  if (!made && plans.is_auto && spec.backend != Backend::cpu &&
-      made.error().code == ErrorCode::unsupported) {
+  if (!made && plans.is_auto && made.error().code == ErrorCode::unsupported) {
     spec.backend = Backend::cpu;
     made = DynamicMaskAttention::make(spec);
   }
@@ -177,7 +176,7 @@ Outcome<DynamicMaskCall> DynamicMaskCall::make(const SelectionChoice& choice,
                            made_scores.extents,
                            made_scores.strides};
   }
-  if (call.backend() != Backend::cpu) {
+  if (call.is_on_gpu()) {
     FDMA_TRY(DeviceMemory workspace, DeviceMemory::allocate(call.attention_.workspace_bytes()));
     call.on_device_.push_back(std::move(workspace));
     FDMA_TRY(StreamTimer timer, StreamTimer::make());
@@ -188,7 +187,7 @@ Outcome<DynamicMaskCall> DynamicMaskCall::make(const SelectionChoice& choice,
 
 Status DynamicMaskCall::place(OwnedTensor& tensor, TensorView& view) {
   view = tensor.view();
-  if (backend() == Backend::cpu) return Nothing{};
+  if (!is_on_gpu()) return Nothing{};
   const std::int64_t bytes = tensor.spec().num_elements() * size_bytes(tensor.spec().dtype);
   FDMA_TRY(DeviceMemory memory, DeviceMemory::allocate(bytes));
   FDMA_TRY_VOID(copy_to_device(memory.data(), tensor.data(), bytes));
@@ -220,7 +219,7 @@ Outcome<double> DynamicMaskCall::run(const PlacedTensors& placed, const Attentio
 Outcome<BlockMask> DynamicMaskCall::selected() {
   const DynamicMaskSpec& spec = attention_.spec();
   const AttentionShape& shape = spec.shape;
-  if (!is_given_ && backend() != Backend::cpu) {
+  if (!is_given_ && is_on_gpu()) {
     const std::int64_t bytes = scores_.spec().num_elements() * size_bytes(DType::float32);
     FDMA_TRY_VOID(copy_to_host(scores_.data(), tensors_.made_scores.data, bytes));
   }
@@ -246,15 +245,15 @@ Outcome<BlockMask> DynamicMaskCall::selected() {
   return mask;
 }
 
-Outcome<AttentionPlan> DynamicMaskCall::plan_of(const BlockMask& selected,
-                                                const AttentionProblem& problem) const {
+Outcome<std::shared_ptr<const AttentionPlan>> DynamicMaskCall::plan_of(
+    const BlockMask& selected, const AttentionProblem& problem) const {
   const bool has_bias = attention_.spec().bias != ScoreBias::none;
   PlanOptions options;
   options.backend = backend();
   FDMA_TRY(AttentionPlan plan,
            make_plan(selected, problem.shape, {has_bias ? ScoreKind::key_bias : ScoreKind::none},
                      options));
-  return plan;
+  return std::make_shared<const AttentionPlan>(std::move(plan));
 }
 
 TensorView DynamicMaskCall::bias() const {
@@ -267,19 +266,17 @@ std::string DynamicMaskCall::text() const {
                                  is_given_ ? "as given" : "of v");
   text += spec.bias == ScoreBias::none ? "which are not added"
                                        : fmt::format("which are added ({})", to_string(spec.bias));
-  if (backend() != Backend::cpu)
-    text += fmt::format(", reading {}", to_string(attention_.reading()));
+  if (is_on_gpu()) text += fmt::format(", reading {}", to_string(attention_.reading()));
   return text;
 }
 
 Json DynamicMaskCall::json() const {
   const DynamicMaskSpec& spec = attention_.spec();
-  return {
-      {"keep_window", spec.w},
-      {"score_bias", std::string(to_string(spec.bias))},
-      {"scores", is_given_ ? "given" : "of v"},
-      {"reading", backend() == Backend::cpu ? Json(nullptr)
-                                            : Json(std::string(to_string(attention_.reading())))}};
+  return {{"keep_window", spec.w},
+          {"score_bias", std::string(to_string(spec.bias))},
+          {"scores", is_given_ ? "given" : "of v"},
+          {"reading",
+           is_on_gpu() ? Json(std::string(to_string(attention_.reading()))) : Json(nullptr)}};
 }
 
 }  // namespace fdma::maskc

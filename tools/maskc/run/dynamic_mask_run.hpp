@@ -37,14 +37,16 @@ class DynamicMaskCall {
                                        int num_threads);
 
   Backend backend() const { return attention_.spec().backend; }
-  /// Makes one call and returns its seconds, measured as PlacedPlan::run does.
+  bool is_on_gpu() const { return backend().traits().device == Device::cuda; }
+  /// Makes one call and returns its seconds, measured as TimedPlan::run does.
   Outcome<double> run(const PlacedTensors& tensors, const AttentionOptions& options);
   /// The selection by the scores of the last call, computed again on the host, as a mask of all
   /// query heads.
   Outcome<BlockMask> selected();
   /// A plan of attention over that mask alone, for its counts and its check. Failures: those of
   /// make_plan.
-  Outcome<AttentionPlan> plan_of(const BlockMask& selected, const AttentionProblem& problem) const;
+  Outcome<std::shared_ptr<const AttentionPlan>> plan_of(const BlockMask& selected,
+                                                        const AttentionProblem& problem) const;
   /// The bias that the call added to logits: the scores that selected() has copied to the host, or
   /// nothing.
   TensorView bias() const;

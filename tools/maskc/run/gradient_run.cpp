@@ -140,21 +140,21 @@ Outcome<CallPlans> CallPlans::make(const BlockMask& mask, const AttentionProblem
     forward.options.backend = plans.backward->backend;
   }
   FDMA_TRY(plans.forward, make_chosen_plan(mask, problem, forward));
-  const bool agree = !plans.backward || plans.backward->backend == plans.forward.backend;
+  const bool agree = !plans.backward || plans.backward->backend == plans.forward->backend;
   if (!agree) {  // auto: the backend of the backward plan has no forward kernel
-    backward.options.backend = plans.forward.backend;
+    backward.options.backend = plans.forward->backend;
     FDMA_TRY(plans.backward, make_chosen_plan(mask, problem, backward));
   }
   return plans;
 }
 
 Outcome<PlacedCalls> PlacedCalls::make(const CallPlans& plans, const BackwardChoice& gradients) {
-  FDMA_TRY(PlacedPlan forward, PlacedPlan::make(plans.forward));
+  FDMA_TRY(TimedPlan forward, TimedPlan::make(plans.forward));
   PlacedCalls calls(std::move(forward), gradients.is_deterministic);
   if (!plans.backward) return calls;
-  UploadOptions options;
+  PrepareOptions options;
   options.deterministic = gradients.is_deterministic;
-  FDMA_TRY(PlacedPlan backward, PlacedPlan::make(*plans.backward, options));
+  FDMA_TRY(TimedPlan backward, TimedPlan::make(plans.backward, options));
   calls.backward_.emplace(std::move(backward));
   return calls;
 }

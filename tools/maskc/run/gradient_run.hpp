@@ -58,20 +58,20 @@ Outcome<BackwardChoice> backward_choice(const Arguments& arguments, const char* 
 /// The plans of one mask, for one backend: the plan of the forward call and, if gradients are
 /// wanted, the plan of the backward call.
 struct CallPlans {
-  AttentionPlan forward;
-  std::optional<AttentionPlan> backward;
+  std::shared_ptr<const AttentionPlan> forward;
+  std::shared_ptr<const AttentionPlan> backward;  ///< null: there is no backward call
 
   /// Failures: those of make_plan.
   static Outcome<CallPlans> make(const BlockMask& mask, const AttentionProblem& problem,
                                  const PlanChoice& choice, const BackwardChoice& gradients);
   /// The plan of the call that is timed.
-  const AttentionPlan& timed() const { return backward ? *backward : forward; }
+  const AttentionPlan& timed() const { return backward ? *backward : *forward; }
 };
 
 /// The calls of one mask, ready to run on their backend.
 class PlacedCalls {
  public:
-  /// Borrows `plans`. Failures: those of upload.
+  /// Failures: those of prepare.
   static Outcome<PlacedCalls> make(const CallPlans& plans, const BackwardChoice& gradients);
 
   /// Makes the forward call, and the backward call if there is one. The seconds are those of the
@@ -80,11 +80,11 @@ class PlacedCalls {
                       const AttentionOptions& options, bool quiet);
 
  private:
-  PlacedCalls(PlacedPlan forward, bool is_deterministic)
+  PlacedCalls(TimedPlan forward, bool is_deterministic)
       : forward_(std::move(forward)), is_deterministic_(is_deterministic) {}
 
-  PlacedPlan forward_;
-  std::optional<PlacedPlan> backward_;
+  TimedPlan forward_;
+  std::optional<TimedPlan> backward_;
   bool is_deterministic_;
 };
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "fdma/kernels/host_device.hpp"
-#include "fdma/kernels/plan.hpp"
+#include "fdma/kernels/plan_arrays.hpp"
 
 namespace fdma {
 

@@ -15,24 +15,19 @@
 #include <string>
 
 #include "call/backward_call.hpp"
+#include "cuda/device_plan.hpp"
 #include "cuda/key_rows.hpp"
 #include "cuda/launch_checks.hpp"
-#include "fdma/kernels/device_plan.hpp"
 #include "sm90/backward/attention_backward.hpp"
 #include "sm90/backward/kernels.hpp"
 #include "sm90/backward/workspace.hpp"
 #include "sm90/shared/tensor_map.hpp"
 
-namespace fdma {
+namespace fdma::sm90 {
 namespace {
 
-using sm90::BackwardParams;
-using sm90::Gradients;
-using sm90::QueryParams;
-using sm90::RowsView;
-
 constexpr const char* kWithoutOrder =
-    "deterministic: the plan was uploaded without an order; set UploadOptions::deterministic";
+    "deterministic: the plan was prepared without an order; set PrepareOptions::deterministic";
 
 // The launches of the main kernel for one head size.
 struct Kernel {
@@ -45,20 +40,19 @@ struct Kernel {
 
 template <class T, bool kBiasKernel, bool kWorklist, int kDim>
 constexpr Kernel kernel() {
-  constexpr int kStepQueries = sm90::BackwardLayout<kDim, kDim>::kStepQueries;
-  constexpr auto kShifts = sm90::launch_backward<T, kDim, kDim, true, Gradients::shifts, kWorklist>;
+  constexpr int kStepQueries = BackwardLayout<kDim, kDim>::kStepQueries;
+  constexpr auto kShifts = launch_backward<T, kDim, kDim, true, Gradients::shifts, kWorklist>;
   if constexpr (kDim > 128) {
     return {kDim,
             kStepQueries,
             kShifts,
-            {sm90::launch_backward<T, kDim, kDim, kBiasKernel, Gradients::values, kWorklist>,
-             sm90::launch_backward<T, kDim, kDim, kBiasKernel, Gradients::keys, kWorklist>}};
+            {launch_backward<T, kDim, kDim, kBiasKernel, Gradients::values, kWorklist>,
+             launch_backward<T, kDim, kDim, kBiasKernel, Gradients::keys, kWorklist>}};
   } else {
-    return {
-        kDim,
-        kStepQueries,
-        kShifts,
-        {sm90::launch_backward<T, kDim, kDim, kBiasKernel, Gradients::all, kWorklist>, nullptr}};
+    return {kDim,
+            kStepQueries,
+            kShifts,
+            {launch_backward<T, kDim, kDim, kBiasKernel, Gradients::all, kWorklist>, nullptr}};
   }
 }
 
@@ -69,7 +63,7 @@ constexpr Kernel kKernels[] = {
 };
 
 // What the planner takes for the head sizes of the kernels.
-static_assert(std::equal(std::begin(sm90::kBackwardDims), std::end(sm90::kBackwardDims),
+static_assert(std::equal(std::begin(kBackwardDims), std::end(kBackwardDims),
                          std::begin(kKernels<__half, false, false>),
                          std::end(kKernels<__half, false, false>),
                          [](int dim, const Kernel& each) { return dim == each.dim; }));
@@ -95,15 +89,15 @@ std::int32_t rows_of(const TensorView& tensor) {
 
 Result<void> set_inputs(const BackwardTensors& tensors, const BackwardCall& call, int group_size,
                         int step_queries, BackwardParams& params) {
-  const sm90::TileBox queries{step_queries}, keys{sm90::kTileRows};
+  const TileBox queries{step_queries}, keys{kTileRows};
   const bool has_queries = tensors.q.extents[1] > 0;
   const TensorView& any = tensors.kv.k;  // in place of tensors without rows, which are not read
-  FDMA_TRY(params.k, sm90::make_named_map(tensors.kv.k, 1, keys, "k"));
-  FDMA_TRY(params.v, sm90::make_named_map(tensors.kv.v, 1, keys, "v"));
-  FDMA_TRY(params.q, sm90::make_named_map(has_queries ? tensors.q : any,
-                                          has_queries ? group_size : 1, queries, "q"));
-  FDMA_TRY(params.dout, sm90::make_named_map(has_queries ? tensors.dout : any,
-                                             has_queries ? group_size : 1, queries, "dout"));
+  FDMA_TRY(params.k, make_named_map(tensors.kv.k, 1, keys, "k"));
+  FDMA_TRY(params.v, make_named_map(tensors.kv.v, 1, keys, "v"));
+  FDMA_TRY(params.q, make_named_map(has_queries ? tensors.q : any, has_queries ? group_size : 1,
+                                    queries, "q"));
+  FDMA_TRY(params.dout, make_named_map(has_queries ? tensors.dout : any,
+                                       has_queries ? group_size : 1, queries, "dout"));
   params.q_rows = rows_of(tensors.q);
   params.dout_rows = rows_of(tensors.dout);
   params.k_rows = rows_of(tensors.kv.k);
@@ -163,10 +157,10 @@ QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
 }
 
 // Parameters of the kernels that handle the gradients that the main kernel does not write.
-sm90::KeyGradientParams key_gradient_params(const BackwardCall& call, const AttentionShape& shape,
-                                            const BackwardParams& params, int dim,
-                                            const sm90::BackwardWorklist& worklist) {
-  sm90::KeyGradientParams keys{};
+KeyGradientParams key_gradient_params(const BackwardCall& call, const AttentionShape& shape,
+                                      const BackwardParams& params, int dim,
+                                      const BackwardWorklist& worklist) {
+  KeyGradientParams keys{};
   keys.dk = params.dk;
   keys.dv = params.dv;
   keys.dkey_bias = params.dkey_bias;
@@ -186,7 +180,7 @@ sm90::KeyGradientParams key_gradient_params(const BackwardCall& call, const Atte
 }
 
 // An upper bound of the tile groups of a launch.
-int num_units_of(const DevicePlan::Impl& plan, const sm90::BackwardWorklist* worklist) {
+int num_units_of(const DevicePlan& plan, const BackwardWorklist* worklist) {
   if (worklist == nullptr) return plan.arrays.num_work_tiles / plan.shape.group_size();
   return static_cast<int>(
       std::min<std::int64_t>(worklist->max_work_tiles, plan.num_multiprocessors));
@@ -194,16 +188,16 @@ int num_units_of(const DevicePlan::Impl& plan, const sm90::BackwardWorklist* wor
 
 // Decides whether the main kernel zeroes the accumulators of all KV heads but the first, and zeroes
 // their counters.
-Result<void> set_zeros(const sm90::ZeroFill& zero_fill, const BackwardCall& call, int dim,
+Result<void> set_zeros(const ZeroFill& zero_fill, const BackwardCall& call, int dim,
                        BackwardParams& params, Stream stream) {
   if (zero_fill.counters == nullptr || params.dq_semaphores != nullptr || call.corrects_delta ||
-      dim > sm90::kMaxBulkDim || params.places.padded_q_len == 0) {
+      dim > kMaxBulkDim || params.places.padded_q_len == 0) {
     return {};
   }
   params.zero_fill = zero_fill;
-  return sm90::check_cuda(
+  return check_cuda(
       cudaMemsetAsync(zero_fill.counters, 0,
-                      static_cast<std::size_t>(zero_fill.num_rows) * sizeof(sm90::ZeroFillCounters),
+                      static_cast<std::size_t>(zero_fill.num_rows) * sizeof(ZeroFillCounters),
                       stream),
       "cudaMemsetAsync");
 }
@@ -211,80 +205,71 @@ Result<void> set_zeros(const sm90::ZeroFill& zero_fill, const BackwardCall& call
 // The correction pass of D. It has its own tile group counter and its own dQ semaphore.
 Result<void> launch_shifts(const Kernel& kernel, BackwardParams params, int num_blocks,
                            const QueryParams& queries, Stream stream) {
-  params.next_tile_group += sm90::kNumCounters - 1;
-  if (params.dq_semaphores != nullptr)
-    params.dq_semaphores += queries.num_rows() / sm90::kSumRows * 2;
-  FDMA_TRY_VOID(sm90::check_cuda(kernel.shifts(params, num_blocks, stream),
-                                 "launch of the kernel that adds up rows"));
-  return sm90::check_cuda(sm90::add_missing(queries, stream),
-                          "launch of the kernel that adds what D lacks");
+  params.next_tile_group += kNumCounters - 1;
+  if (params.dq_semaphores != nullptr) params.dq_semaphores += queries.num_rows() / kSumRows * 2;
+  FDMA_TRY_VOID(check_cuda(kernel.shifts(params, num_blocks, stream),
+                           "launch of the kernel that adds up rows"));
+  return check_cuda(add_missing(queries, stream), "launch of the kernel that adds what D lacks");
 }
 
 template <class T>
-Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
+Result<void> launch(const DevicePlan& plan, const BackwardCall& call,
                     const BackwardTensors& tensors, BackwardParams& params,
-                    const sm90::BackwardWorklist* worklist,
-                    DqSemaphoreOffsets* dq_semaphore_offsets, sm90::ZeroFillCounters* zero_counters,
-                    Stream stream) {
+                    const BackwardWorklist* worklist, DqSemaphoreOffsets* dq_semaphore_offsets,
+                    ZeroFillCounters* zero_counters, Stream stream) {
   const AttentionShape& shape = plan.shape;
   const int num_units = num_units_of(plan, worklist);
-  const int dim = sm90::backward_dim(shape);
+  const int dim = backward_dim(shape);
   const bool needs_bias_kernel = call.key_bias != nullptr || !(call.scale_log2 > 0.0f) ||
-                                 (params.dq_semaphores != nullptr && dim > sm90::kMaxBulkDim);
+                                 (params.dq_semaphores != nullptr && dim > kMaxBulkDim);
   const Kernel& kernel = kernel_for<T>(dim, needs_bias_kernel, worklist != nullptr);
   if (num_units > 0) {
     FDMA_TRY_VOID(set_inputs(tensors, call, shape.group_size(), kernel.step_queries, params));
   }
   set_gradients(call, shape, params);
-  sm90::KeyGradientParams keys{};
+  KeyGradientParams keys{};
   if (worklist != nullptr) {
-    params.worklist = {worklist->keys,
-                       worklist->work_tiles,
-                       worklist->num_work_tiles,
-                       worklist->sums.dk,
-                       worklist->sums.dv,
-                       worklist->sums.dbias,
-                       sm90::key_rows(tensors.kv.k),
-                       sm90::key_rows(tensors.kv.v),
-                       worklist->first_positions,
+    params.worklist = {worklist->keys,         worklist->work_tiles,   worklist->num_work_tiles,
+                       worklist->sums.dk,      worklist->sums.dv,      worklist->sums.dbias,
+                       key_rows(tensors.kv.k), key_rows(tensors.kv.v), worklist->first_positions,
                        worklist->positions};
     keys = key_gradient_params(call, shape, params, kernel.dim, *worklist);
     if (num_units > 0) {
-      const sm90::ZeroFill zero_fill{worklist->zero_counters, worklist->sums.num_rows,
-                                     worklist->sums.rows_of_group, worklist->sums.num_groups,
-                                     shape.heads_kv};
+      const ZeroFill zero_fill{worklist->zero_counters, worklist->sums.num_rows,
+                               worklist->sums.rows_of_group, worklist->sums.num_groups,
+                               shape.heads_kv};
       FDMA_TRY_VOID(set_zeros(zero_fill, call, kernel.dim, params, stream));
     }
-    sm90::KeyGradientParams zeroed = keys;
+    KeyGradientParams zeroed = keys;
     if (params.zero_fill.counters != nullptr) zeroed.sums.num_groups = 1;
-    FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_key_gradients(zeroed, stream),
-                                   "launch of the kernels that zero gradients"));
+    FDMA_TRY_VOID(check_cuda(zero_key_gradients(zeroed, stream),
+                             "launch of the kernels that zero gradients"));
   } else if (plan.is_by_row) {
-    const sm90::ZeroFill zero_fill{zero_counters, nullptr, 0,
-                                   static_cast<std::int32_t>(shape.batch) * shape.heads_kv,
-                                   shape.heads_kv};
+    const ZeroFill zero_fill{zero_counters, nullptr, 0,
+                             static_cast<std::int32_t>(shape.batch) * shape.heads_kv,
+                             shape.heads_kv};
     FDMA_TRY_VOID(set_zeros(zero_fill, call, kernel.dim, params, stream));
   }
   const QueryParams queries = query_params(call, shape, params, kernel.dim);
   const bool has_queries = params.places.padded_q_len > 0;
   if (params.tile_rows != nullptr && num_units > 0) {
     const auto batch = static_cast<int>(shape.batch);
-    FDMA_TRY_VOID(sm90::check_cuda(
+    FDMA_TRY_VOID(check_cuda(
         dq_semaphore_offsets != nullptr
-            ? sm90::number_tile_rows(
-                  plan.arrays, params.lengths, batch, params.tile_rows, dq_semaphore_offsets,
-                  params.places.padded_q_len / sm90::kTileKeys, params.next_tile_group, stream)
-            : sm90::order_tile_rows(plan.arrays, params.lengths, batch, params.tile_rows,
-                                    params.next_tile_group, stream),
+            ? number_tile_rows(plan.arrays, params.lengths, batch, params.tile_rows,
+                               dq_semaphore_offsets, params.places.padded_q_len / kTileKeys,
+                               params.next_tile_group, stream)
+            : order_tile_rows(plan.arrays, params.lengths, batch, params.tile_rows,
+                              params.next_tile_group, stream),
         "launch of the kernel that orders tile rows"));
   }
   if (has_queries) {
-    FDMA_TRY_VOID(sm90::check_cuda(sm90::prepare_queries<T>(queries, stream),
-                                   "launch of the kernel that prepares queries"));
+    FDMA_TRY_VOID(check_cuda(prepare_queries<T>(queries, stream),
+                             "launch of the kernel that prepares queries"));
   } else {
-    for (int i = 0; i < sm90::kNumCounters; ++i) {
-      FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_tile_group + i, stream),
-                                     "launch of the kernel that zeroes the counter"));
+    for (int i = 0; i < kNumCounters; ++i) {
+      FDMA_TRY_VOID(check_cuda(zero_counter(params.next_tile_group + i, stream),
+                               "launch of the kernel that zeroes the counter"));
     }
   }
   const int num_blocks = std::min(plan.num_multiprocessors, num_units);
@@ -293,34 +278,35 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
   }
   for (const auto launch_kernel : kernel.launches) {
     if (launch_kernel == nullptr || num_units == 0) continue;
-    FDMA_TRY_VOID(sm90::check_cuda(launch_kernel(params, num_blocks, stream),
-                                   "launch of the backward kernel"));
+    FDMA_TRY_VOID(
+        check_cuda(launch_kernel(params, num_blocks, stream), "launch of the backward kernel"));
     ++params.next_tile_group;
   }
   if (!has_queries) return {};
-  FDMA_TRY_VOID(sm90::check_cuda(sm90::store_query_gradients<T>(queries, stream),
-                                 "launch of the kernel that stores dq"));
+  FDMA_TRY_VOID(
+      check_cuda(store_query_gradients<T>(queries, stream), "launch of the kernel that stores dq"));
   if (worklist == nullptr) return {};
-  return sm90::check_cuda(sm90::store_key_gradients<T>(keys, stream),
-                          "launch of the kernel that stores dk and dv");
+  return check_cuda(store_key_gradients<T>(keys, stream),
+                    "launch of the kernel that stores dk and dv");
 }
 
-Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, void* workspace,
-                 Stream stream, const BackwardOptions& options,
-                 const sm90::BackwardWorklist* worklist) {
+Result<void> run(const DevicePlan& impl, const BackwardTensors& tensors, const Launch& launched,
+                 const BackwardOptions& options, const BackwardWorklist* worklist) {
+  void* const workspace = launched.workspace;
+  const Stream stream = launched.stream;
   const AttentionShape& shape = impl.shape;
   FDMA_TRY(const BackwardCall call,
            checked_backward_call(impl.direction, shape, impl.score, tensors, options, Device::cuda,
                                  impl.arrays.num_closed_forms > 0));
-  FDMA_TRY_VOID(sm90::check_launch(impl, workspace));
-  FDMA_TRY_VOID(sm90::check_vectors(tensors.out, "out"));
+  FDMA_TRY_VOID(check_launch(impl, workspace));
+  FDMA_TRY_VOID(check_vectors(tensors.out, "out"));
   if (tensors.out_low.data != nullptr) {
-    FDMA_TRY_VOID(sm90::check_vectors(tensors.out_low, "out_low"));
+    FDMA_TRY_VOID(check_vectors(tensors.out_low, "out_low"));
   }
-  FDMA_TRY_VOID(sm90::check_vectors(tensors.dout, "dout"));
-  FDMA_TRY_VOID(sm90::check_vectors(tensors.dq.view(), "dq"));
-  FDMA_TRY_VOID(sm90::check_vectors(tensors.dk.view(), "dk"));
-  FDMA_TRY_VOID(sm90::check_vectors(tensors.dv.view(), "dv"));
+  FDMA_TRY_VOID(check_vectors(tensors.dout, "dout"));
+  FDMA_TRY_VOID(check_vectors(tensors.dq.view(), "dq"));
+  FDMA_TRY_VOID(check_vectors(tensors.dk.view(), "dk"));
+  FDMA_TRY_VOID(check_vectors(tensors.dv.view(), "dv"));
   if (options.deterministic && worklist != nullptr && worklist->positions == nullptr) {
     return Error{ErrorCode::unsupported, kWithoutOrder};
   }
@@ -330,7 +316,7 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
   }
 
   BackwardParams params{};
-  const sm90::BackwardWorkspace places(impl);
+  const BackwardWorkspace places(impl);
   char* const base = static_cast<char*>(workspace);
   params.plan = impl.arrays;
   params.next_tile_group = reinterpret_cast<std::int32_t*>(base);
@@ -343,11 +329,10 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
   if (options.deterministic)
     params.dq_semaphores = reinterpret_cast<std::int32_t*>(base + places.dq_semaphores);
   params.walks_down = options.deterministic && impl.arrays.walks_down;
-  auto* const zero_counters =
-      reinterpret_cast<sm90::ZeroFillCounters*>(base + places.zero_counters);
+  auto* const zero_counters = reinterpret_cast<ZeroFillCounters*>(base + places.zero_counters);
   DqSemaphoreOffsets* dq_semaphore_offsets = nullptr;
   if (is_closed_form) {
-    params.tile_rows = reinterpret_cast<sm90::TileRow*>(base + places.tile_rows);
+    params.tile_rows = reinterpret_cast<TileRow*>(base + places.tile_rows);
     if (options.deterministic) {
       dq_semaphore_offsets =
           reinterpret_cast<DqSemaphoreOffsets*>(base + places.dq_semaphore_offsets);
@@ -362,12 +347,12 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
 }
 
 // The kv worklist of an uploaded plan, with its accumulators in the workspace.
-sm90::BackwardWorklist lists_of(const DevicePlan::Impl& plan, void* workspace) {
-  const sm90::KvWorklistOnDevice& worklist = plan.worklist;
-  const sm90::BackwardWorkspace places(plan);
+BackwardWorklist lists_of(const DevicePlan& plan, void* workspace) {
+  const KvWorklistOnDevice& worklist = plan.worklist;
+  const BackwardWorkspace places(plan);
   char* const base = static_cast<char*>(workspace);
-  const int dim = sm90::backward_dim(plan.shape);
-  const sm90::KvAccum sums{
+  const int dim = backward_dim(plan.shape);
+  const KvAccum sums{
       worklist.accum_keys,
       reinterpret_cast<float*>(base + places.dk_accum),
       reinterpret_cast<float*>(base + places.dv_accum),
@@ -391,23 +376,21 @@ sm90::BackwardWorklist lists_of(const DevicePlan::Impl& plan, void* workspace) {
 }  // namespace
 
 Result<void> attention_backward(const DevicePlan& plan, const BackwardTensors& tensors,
-                                void* workspace, Stream stream, const BackwardOptions& options) {
-  const DevicePlan::Impl& impl = plan.impl();
-  if (!impl.has_worklist) return run(impl, tensors, workspace, stream, options, nullptr);
-  const sm90::BackwardWorklist worklist = lists_of(impl, workspace);
-  return run(impl, tensors, workspace, stream, options, &worklist);
+                                const Launch& launch, const BackwardOptions& options) {
+  if (!plan.has_worklist) return run(plan, tensors, launch, options, nullptr);
+  const BackwardWorklist worklist = lists_of(plan, launch.workspace);
+  return run(plan, tensors, launch, options, &worklist);
 }
 
-Result<void> sm90::attention_backward_with_worklist(const DevicePlan& plan,
-                                                    const BackwardTensors& tensors, void* workspace,
-                                                    Stream stream, const BackwardOptions& options,
-                                                    const BackwardWorklist& worklist) {
-  return run(plan.impl(), tensors, workspace, stream, options, &worklist);
+Result<void> attention_backward_with_worklist(const DevicePlan& plan,
+                                              const BackwardTensors& tensors, const Launch& launch,
+                                              const BackwardOptions& options,
+                                              const BackwardWorklist& worklist) {
+  return run(plan, tensors, launch, options, &worklist);
 }
 
-std::int64_t DevicePlan::workspace_bytes() const {
-  return impl_->direction == Direction::backward ? sm90::BackwardWorkspace(*impl_).bytes
-                                                 : sm90::Workspace(*impl_).bytes;
+std::int64_t backward_workspace_bytes(const DevicePlan& plan) {
+  return BackwardWorkspace(plan).bytes;
 }
 
-}  // namespace fdma
+}  // namespace fdma::sm90

@@ -1,9 +1,10 @@
-// attention_backward for callers inside the library that make kv worklists on the device.
+// attention_backward by an uploaded plan, also over kv worklists that were made on the device.
 #pragma once
 
 #include <cstdint>
 
-#include "fdma/kernels/device_plan.hpp"
+#include "cuda/device_plan.hpp"
+#include "fdma/kernels/prepared_plan.hpp"
 #include "sm90/backward/key_gradients.hpp"
 
 namespace fdma::sm90 {
@@ -28,13 +29,19 @@ struct BackwardWorklist {
   ZeroFillCounters* zero_counters;
 };
 
-/// Runs attention_backward (fdma/kernels/device_plan.hpp) over `lists`. Only the header of the
-/// backward plan is read: shape, score, lengths.
+/// PreparedPlan::backward (fdma/kernels/prepared_plan.hpp) by `plan`.
+Result<void> attention_backward(const DevicePlan& plan, const BackwardTensors& tensors,
+                                const Launch& launch, const BackwardOptions& options);
+
+/// The same over `worklist`. Only the header of the plan is read: shape, score, lengths.
 ///
-/// Errors  those of attention_backward; unsupported: options.deterministic without ranks
+/// Errors  those of attention_backward; unsupported: options.deterministic without positions
 Result<void> attention_backward_with_worklist(const DevicePlan& plan,
-                                              const BackwardTensors& tensors, void* workspace,
-                                              Stream stream, const BackwardOptions& options,
+                                              const BackwardTensors& tensors, const Launch& launch,
+                                              const BackwardOptions& options,
                                               const BackwardWorklist& worklist);
+
+/// Bytes of workspace that one launch needs.
+std::int64_t backward_workspace_bytes(const DevicePlan& plan);
 
 }  // namespace fdma::sm90

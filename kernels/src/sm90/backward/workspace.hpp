@@ -15,7 +15,7 @@ namespace fdma::sm90 {
 /// accumulators of dQ, those of dK and dV of worklist keys and of their biases, the tile rows of a
 /// closed-form plan and the turn offsets of its query tiles.
 struct BackwardWorkspace {
-  explicit BackwardWorkspace(const DevicePlan::Impl& plan) {
+  explicit BackwardWorkspace(const DevicePlan& plan) {
     constexpr std::int64_t kAlignment = 256;
     const AttentionShape& shape = plan.shape;
     padded_q_len = ceil_div(shape.max_q_len(), kTileKeys) * kTileKeys;

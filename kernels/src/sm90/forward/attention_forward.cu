@@ -16,17 +16,13 @@
 #include "cuda/launch_checks.hpp"
 #include "cuda/permute_kv.hpp"
 #include "cuda/tile_rows.hpp"
-#include "fdma/kernels/device_memory.hpp"
-#include "fdma/kernels/kept_workspace.hpp"
+#include "cuda/workspace.hpp"
 #include "sm90/forward/attention_forward.hpp"
 #include "sm90/forward/kernels.hpp"
 #include "sm90/shared/tensor_map.hpp"
 
-namespace fdma {
+namespace fdma::sm90 {
 namespace {
-
-using sm90::ForwardParams;
-using sm90::KvIndexArrays;
 
 // A kernel and its tile sizes. The first one that holds a plan's head sizes runs it.
 struct Kernel {
@@ -37,8 +33,8 @@ struct Kernel {
 
 template <class T, bool kBiasKernel, bool kGather, int kDimQk, int kDimV>
 constexpr Kernel kernel() {
-  return {kDimQk, kDimV, sm90::ForwardLayout<kDimQk, kDimV>::kStepKeys,
-          sm90::launch_forward<T, kDimQk, kDimV, kBiasKernel, kGather>};
+  return {kDimQk, kDimV, ForwardLayout<kDimQk, kDimV>::kStepKeys,
+          launch_forward<T, kDimQk, kDimV, kBiasKernel, kGather>};
 }
 
 template <class T, bool kBiasKernel>
@@ -74,16 +70,16 @@ const Kernel& kernel_for(const AttentionShape& shape, bool needs_bias_kernel, bo
 }
 
 Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& call,
-                         const DevicePlan::Impl& plan, int step_keys, ForwardParams& params) {
+                         const DevicePlan& plan, int step_keys, ForwardParams& params) {
   const int group_size = plan.shape.group_size();
   const int heads_per_tile = 1 << plan.arrays.pack_shift;
-  const sm90::TileBox rows{sm90::kHalfRows / heads_per_tile, heads_per_tile}, keys{step_keys};
-  FDMA_TRY(params.q, sm90::make_named_map(tensors.q, group_size, rows, "q"));
-  FDMA_TRY(params.out_map, sm90::make_named_map(tensors.out.view(), group_size, rows, "out"));
+  const TileBox rows{kHalfRows / heads_per_tile, heads_per_tile}, keys{step_keys};
+  FDMA_TRY(params.q, make_named_map(tensors.q, group_size, rows, "q"));
+  FDMA_TRY(params.out_map, make_named_map(tensors.out.view(), group_size, rows, "out"));
   // Without any key the one tile that a work tile reads is masked, so any tensor will do.
   const bool has_keys = tensors.kv.k.extents[1] > 0;
-  FDMA_TRY(params.k, sm90::make_named_map(has_keys ? tensors.kv.k : tensors.q, 1, keys, "k"));
-  FDMA_TRY(params.v, sm90::make_named_map(has_keys ? tensors.kv.v : tensors.q, 1, keys, "v"));
+  FDMA_TRY(params.k, make_named_map(has_keys ? tensors.kv.k : tensors.q, 1, keys, "k"));
+  FDMA_TRY(params.v, make_named_map(has_keys ? tensors.kv.v : tensors.q, 1, keys, "v"));
   // Compared with lengths, which are at most kMaxLength.
   const auto rows_of = [](std::int64_t extent) {
     return static_cast<std::int32_t>(std::min(extent, kMaxLength));
@@ -115,7 +111,7 @@ Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& c
 Result<void> check_out_low(const AttentionTensors& tensors) {
   const TensorView out_low = tensors.out_low.view();
   if (out_low.data == nullptr) return {};
-  FDMA_TRY_VOID(sm90::check_vectors(out_low, "out_low"));
+  FDMA_TRY_VOID(check_vectors(out_low, "out_low"));
   for (std::size_t axis = 0; axis < 3; ++axis) {
     if (out_low.extents[axis] > 1 && out_low.strides[axis] != tensors.out.strides[axis]) {
       return Error{ErrorCode::unsupported, "out_low: expected the strides of out"};
@@ -137,11 +133,11 @@ TensorView permuted_view(const TensorView& tensor, std::int64_t max_keys, const 
 // For plans with kv permutations, before the forward kernel: copies the permuted rows. The copying
 // kernel also zeroes the counter, so it replaces the kernel that does.
 Result<void> permute_kv(const AttentionTensors& tensors, const AttentionCall& call,
-                        const DevicePlan::Impl& plan, int step_keys, char* workspace, Stream stream,
+                        const DevicePlan& plan, int step_keys, char* workspace, Stream stream,
                         ForwardParams& params) {
-  const sm90::Workspace places(plan);
+  const Workspace places(plan);
   const std::int64_t max_keys = plan.orders.max_keys;
-  sm90::PermuteParams moved{};
+  PermuteParams moved{};
   moved.orders = plan.orders;
   moved.k = params.k_gather;
   moved.v = params.v_gather;
@@ -154,23 +150,20 @@ Result<void> permute_kv(const AttentionTensors& tensors, const AttentionCall& ca
   moved.bias_head_stride = call.bias_head_stride;
   moved.permuted_bias = reinterpret_cast<float*>(workspace + places.permuted_bias);
   moved.counter = params.next_work_tile;
-  const sm90::TileBox box{step_keys};
-  FDMA_TRY(
-      params.permuted_k,
-      sm90::make_named_map(permuted_view(tensors.kv.k, max_keys, moved.permuted_k), 1, box, "k"));
-  FDMA_TRY(
-      params.permuted_v,
-      sm90::make_named_map(permuted_view(tensors.kv.v, max_keys, moved.permuted_v), 1, box, "v"));
+  const TileBox box{step_keys};
+  FDMA_TRY(params.permuted_k,
+           make_named_map(permuted_view(tensors.kv.k, max_keys, moved.permuted_k), 1, box, "k"));
+  FDMA_TRY(params.permuted_v,
+           make_named_map(permuted_view(tensors.kv.v, max_keys, moved.permuted_v), 1, box, "v"));
   params.permuted_bias = moved.permuted_bias;
   params.max_permuted_keys = max_keys;
-  return sm90::check_cuda(sm90::permute_kv(moved, stream), "launch of the kernel that moves keys");
+  return check_cuda(permute_kv(moved, stream), "launch of the kernel that moves keys");
 }
 
 // After the forward kernel: combines the rows whose keys were split.
-cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
-                    cudaStream_t stream) {
-  const sm90::PlanArrays& arrays = plan.arrays;
-  sm90::CombineParams combined{};
+cudaError_t combine(const ForwardParams& params, const DevicePlan& plan, cudaStream_t stream) {
+  const PlanArrays& arrays = plan.arrays;
+  CombineParams combined{};
   combined.partial_out = params.partial_out;
   combined.partial_lse = params.partial_lse;
   combined.grid = {arrays.max_tile_rows, arrays.heads_kv * arrays.num_sets, arrays.num_splits};
@@ -198,19 +191,18 @@ cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
   combined.lse_batch_stride = params.lse_batch_stride;
   combined.lse_head_stride = params.lse_head_stride;
   combined.lse_row_stride = params.lse_row_stride;
-  return sm90::combine_partials(combined, stream);
+  return combine_partials(combined, stream);
 }
 
-// `has_counter`: the counter in the workspace is 0, which is how every launch leaves it.
-Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* workspace,
-                 Stream stream, const AttentionOptions& options, const KvIndexArrays& gather,
-                 bool has_counter = false) {
-  const DevicePlan::Impl& impl = plan.impl();
+Result<void> run(const DevicePlan& impl, const AttentionTensors& tensors, const Launch& launch,
+                 const AttentionOptions& options, const KvIndexArrays& gather) {
+  void* const workspace = launch.workspace;
+  const Stream stream = launch.stream;
   const AttentionShape& shape = impl.shape;
   FDMA_TRY_VOID(check_direction(impl.direction, Direction::forward));
   FDMA_TRY(const AttentionCall call, checked_call(shape, impl.score, tensors, options, Device::cuda,
                                                   impl.arrays.num_closed_forms > 0));
-  FDMA_TRY_VOID(sm90::check_launch(impl, workspace));
+  FDMA_TRY_VOID(check_launch(impl, workspace));
   FDMA_TRY_VOID(check_out_low(tensors));
   if (impl.is_gathering && gather.lists == nullptr) {
     return Error{
@@ -225,63 +217,50 @@ Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* 
   ForwardParams params{};
   FDMA_TRY_VOID(set_tensors(tensors, call, impl, kernel.step_keys, params));
   params.gather = gather;
-  params.k_gather = sm90::key_rows(tensors.kv.k);
-  params.v_gather = sm90::key_rows(tensors.kv.v);
-  const sm90::Workspace places(impl);
+  params.k_gather = key_rows(tensors.kv.k);
+  params.v_gather = key_rows(tensors.kv.v);
+  const Workspace places(impl);
   char* const base = static_cast<char*>(workspace);
   params.plan = impl.arrays;
   if (gather.column_intervals != nullptr) params.plan.column_intervals = gather.column_intervals;
-  params.next_work_tile = sm90::work_tile_counter(workspace);
+  params.next_work_tile = work_tile_counter(workspace);
   params.partial_out = reinterpret_cast<float*>(base + places.partial_out);
   params.partial_lse = reinterpret_cast<float*>(base + places.partial_lse);
   if (impl.arrays.num_closed_forms > 0) {
-    auto* rows = reinterpret_cast<sm90::TileRow*>(base + places.tile_rows);
+    auto* rows = reinterpret_cast<TileRow*>(base + places.tile_rows);
     params.tile_rows = rows;
-    FDMA_TRY_VOID(sm90::check_cuda(
-        sm90::order_tile_rows(impl.arrays, params.lengths, static_cast<int>(shape.batch), rows,
-                              params.next_work_tile, stream),
-        "launch of the kernel that orders tile rows"));
+    FDMA_TRY_VOID(
+        check_cuda(order_tile_rows(impl.arrays, params.lengths, static_cast<int>(shape.batch), rows,
+                                   params.next_work_tile, stream),
+                   "launch of the kernel that orders tile rows"));
   } else if (impl.orders.max_keys > 0) {
     FDMA_TRY_VOID(permute_kv(tensors, call, impl, kernel.step_keys, base, stream, params));
-  } else if (!has_counter) {
-    FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_work_tile, stream),
-                                   "launch of the kernel that zeroes the counter"));
+  } else if (!launch.is_kept) {
+    FDMA_TRY_VOID(check_cuda(zero_counter(params.next_work_tile, stream),
+                             "launch of the kernel that zeroes the counter"));
   }
   const int num_blocks = std::min(impl.num_multiprocessors, impl.arrays.num_work_tiles);
   FDMA_TRY_VOID(
-      sm90::check_cuda(kernel.launch(params, num_blocks, stream), "launch of the forward kernel"));
+      check_cuda(kernel.launch(params, num_blocks, stream), "launch of the forward kernel"));
   if (impl.num_partials == 0) return {};
-  return sm90::check_cuda(combine(params, impl, stream), "launch of the combine kernel");
+  return check_cuda(combine(params, impl, stream), "launch of the combine kernel");
 }
 
 }  // namespace
 
-namespace sm90 {
+Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& tensors,
+                               const Launch& launch, const AttentionOptions& options) {
+  return run(plan, tensors, launch, options, plan.gather);
+}
 
 Result<void> attention_forward_with_lists(const DevicePlan& plan, const AttentionTensors& tensors,
-                                          void* workspace, Stream stream,
-                                          const AttentionOptions& options,
-                                          const KvIndexArrays& gather, bool has_counter) {
-  return run(plan, tensors, workspace, stream, options, gather, has_counter);
+                                          const Launch& launch, const AttentionOptions& options,
+                                          const KvIndexArrays& gather) {
+  return run(plan, tensors, launch, options, gather);
 }
+
+std::int64_t forward_workspace_bytes(const DevicePlan& plan) { return Workspace(plan).bytes; }
 
 std::int32_t* work_tile_counter(void* workspace) { return static_cast<std::int32_t*>(workspace); }
 
-}  // namespace sm90
-
-Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& tensors,
-                               void* workspace, Stream stream, const AttentionOptions& options) {
-  return run(plan, tensors, workspace, stream, options, plan.impl().gather);
-}
-
-Result<void> prepare_workspace(void* workspace, Stream stream) {
-  return fill_with_zeros(workspace, sizeof(std::int32_t), stream);
-}
-
-Result<void> attention_forward_in_kept_workspace(const DevicePlan& plan,
-                                                 const AttentionTensors& tensors, void* workspace,
-                                                 Stream stream, const AttentionOptions& options) {
-  return run(plan, tensors, workspace, stream, options, plan.impl().gather, true);
-}
-
-}  // namespace fdma
+}  // namespace fdma::sm90

@@ -1,21 +1,28 @@
-// attention_forward for callers inside the library that make parts of the plan on the device.
+// attention_forward by an uploaded plan, also with parts of the plan that were made on the device.
 #pragma once
 
+#include <cstdint>
+
 #include "cuda/device_plan.hpp"
-#include "fdma/kernels/device_plan.hpp"
+#include "fdma/kernels/prepared_plan.hpp"
 
 namespace fdma::sm90 {
 
-/// Runs attention_forward (fdma/kernels/device_plan.hpp) with a plan whose segments of kind gather
-/// name lists of `gather` instead of the plan's own lists. Kernels earlier on `stream` write these
-/// lists. Work tiles and segments are the plan's. Each work tile reads as many index tiles as its
-/// list holds when the kernel runs, at most as many as the work tile says. Column intervals may be
-/// given likewise. `has_counter` says that work_tile_counter of the workspace is 0: a kernel
-/// earlier on `stream` set it, or the last launch left it so.
+/// PreparedPlan::forward (fdma/kernels/prepared_plan.hpp) by `plan`. A kept workspace is one whose
+/// work_tile_counter is 0, which is how every launch leaves it.
+Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& tensors,
+                               const Launch& launch, const AttentionOptions& options);
+
+/// The same with a plan whose segments of kind gather name lists of `gather` instead of the plan's
+/// own lists. Kernels earlier on the stream write these lists. Work tiles and segments are the
+/// plan's. Each work tile reads as many index tiles as its list holds when the kernel runs, at most
+/// as many as the work tile says. Column intervals may be given likewise.
 Result<void> attention_forward_with_lists(const DevicePlan& plan, const AttentionTensors& tensors,
-                                          void* workspace, Stream stream,
-                                          const AttentionOptions& options,
-                                          const KvIndexArrays& gather, bool has_counter = false);
+                                          const Launch& launch, const AttentionOptions& options,
+                                          const KvIndexArrays& gather);
+
+/// Bytes of workspace that one launch needs.
+std::int64_t forward_workspace_bytes(const DevicePlan& plan);
 
 /// Address of the work-tile counter in the workspace of a forward call.
 std::int32_t* work_tile_counter(void* workspace);

@@ -7,8 +7,9 @@
 
 #include <cstdint>
 
-#include "cuda/device_plan.hpp"
 #include "cuda/key_rows.hpp"
+#include "cuda/partials.hpp"
+#include "cuda/plan_arrays.hpp"
 #include "cuda/tile_rows.hpp"
 
 namespace fdma::sm90 {

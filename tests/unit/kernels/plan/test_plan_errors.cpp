@@ -36,8 +36,6 @@ TEST(MakePlan, RejectsBackendsAndScoresByName) {
   PlanOptions options;
   options.backend = Backend::sm90;
   expect_error(make_plan(each.mask, shape, {}, options), ErrorCode::unsupported, "sm90");
-  options.backend = Backend::sm80;
-  expect_error(make_plan(each.mask, shape, {}, options), ErrorCode::unsupported, "sm80");
   for (const auto& [kind, name] :
        {std::pair{ScoreKind::alibi, "alibi"}, std::pair{ScoreKind::softcap, "softcap"},
         std::pair{ScoreKind::relative_table, "relative_table"},

@@ -172,7 +172,7 @@ TEST(PlanRegions, GatherBitmapsOnlyWhereThatPays) {
 
 // By prediction, the way that is taken is within 10 % of the best one for each tile row.
 TEST(PlanRegions, AreNearTheBestWay) {
-  const RegionCosts costs = region_costs(Backend::sm90);
+  const RegionCosts costs = Backend::sm90.traits().costs;
   for (const MaskCase& mask : testing::scattered_cases(700, 2048, 12)) {
     const SegmentMask& segments = std::get<std::vector<SegmentMask>>(mask.mask.groups).front();
     const Regions scan = choose_regions(segments, ColumnMode::scan, costs);

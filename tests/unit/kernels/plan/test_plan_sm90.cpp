@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "backend/backend_cases.hpp"
-#include "fdma/kernels/device_plan.hpp"
+#include "fdma/kernels/plan.hpp"
 #include "mask_suite.hpp"
 #include "plan/bitmap_order.hpp"
 #include "plan/plan_cells.hpp"
@@ -246,51 +246,6 @@ TEST(PlanForSm90, IsNotRunByTheCpu) {
   ASSERT_FALSE(ran);
   EXPECT_EQ(ran.error().code, ErrorCode::unsupported);
   EXPECT_THAT(ran.error().message, HasSubstr("sm90"));
-}
-
-TEST(Backends, AreParsedByTheirNames) {
-  for (const Backend backend : {Backend::cpu, Backend::sm90, Backend::sm80}) {
-    const auto parsed = parse_backend(to_string(backend));
-    ASSERT_TRUE(parsed);
-    EXPECT_EQ(*parsed, backend);
-  }
-  EXPECT_FALSE(parse_backend("sm100"));
-}
-
-TEST(Backends, AreThoseThatCheckBackendAccepts) {
-  const std::vector<Backend> available = available_backends();
-  for (const Backend backend : {Backend::cpu, Backend::sm90, Backend::sm80}) {
-    const bool has_worklist =
-        std::find(available.begin(), available.end(), backend) != available.end();
-    const auto checked = check_backend(backend);
-    EXPECT_EQ(checked.has_value(), has_worklist) << to_string(backend);
-    if (!checked) {
-      EXPECT_EQ(checked.error().code, ErrorCode::unsupported);
-      EXPECT_THAT(checked.error().message, HasSubstr(std::string(to_string(backend))));
-      EXPECT_THAT(checked.error().message, HasSubstr("available: cpu"));
-    }
-  }
-  EXPECT_TRUE(check_backend(Backend::cpu));
-  EXPECT_FALSE(check_backend(Backend::sm80));
-  EXPECT_EQ(default_backend(), check_backend(Backend::sm90) ? Backend::sm90 : Backend::cpu);
-}
-
-TEST(Upload, SaysWhyThereIsNoGpuOrWhichPlanItTakes) {
-  const MaskCase mask = testing::case_of("one", Cells(1, 1), kTile);
-  const AttentionShape shape = half_shape(mask.mask, 1, 1, 1);
-  const auto cpu = make_plan(mask.mask, shape);
-  ASSERT_TRUE(cpu);
-  const auto of_cpu = upload(*cpu);
-  ASSERT_FALSE(of_cpu);
-  EXPECT_EQ(of_cpu.error().code, ErrorCode::unsupported);
-  if (check_backend(Backend::sm90)) GTEST_SKIP() << "this machine has the GPU";
-  const auto sm90 = make_plan(mask.mask, shape, {}, for_sm90());
-  ASSERT_TRUE(sm90);
-  const auto uploaded = upload(*sm90);
-  ASSERT_FALSE(uploaded);
-  EXPECT_EQ(uploaded.error().code, ErrorCode::unsupported);
-  EXPECT_THAT(uploaded.error().message, HasSubstr("backend sm90"));
-  EXPECT_THAT(uploaded.error().message, HasSubstr("available: cpu"));
 }
 
 }  // namespace

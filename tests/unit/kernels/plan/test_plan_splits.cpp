@@ -100,7 +100,7 @@ TEST(HeadsPerTile, AreThePowerOfTwoThatHoldsAGroupUpToEight) {
 TEST(PackedHeads, SharesTilesWhereQueriesDoNotFillThem) {
   const auto heads = [](std::int64_t q_len, std::int32_t heads_q, std::int32_t heads_kv) {
     const BlockMask mask = compiled("causal", q_len, 4096);
-    return packed_heads(mask, half_shape(mask, 1, heads_q, heads_kv));
+    return packed_heads(mask, half_shape(mask, 1, heads_q, heads_kv), kTile.block_q);
   };
   for (std::int32_t group = 1; group <= 16; ++group)
     EXPECT_EQ(heads(1, 2 * group, 2), heads_per_tile_of_group(group)) << group;
@@ -124,7 +124,7 @@ TEST(PackedHeads, WantsOneMaskForTheHeadsOfATile) {
     const AttentionShape shape =
         half_shape(all.mask, 1, static_cast<std::int32_t>(masks.size()), heads_kv);
     EXPECT_EQ(plan_error(all, shape), "");
-    const std::int32_t packed = packed_heads(all.mask, shape);
+    const std::int32_t packed = packed_heads(all.mask, shape, kTile.block_q);
     EXPECT_EQ(plan_of(all.mask, shape).heads_per_tile, packed);
     return packed;
   };

@@ -7,7 +7,7 @@
 //   2. Fit the costs, in which the work of a plan (work_tile_counts.hpp) is linear.
 //   3. Measure launch and memory: a call of one work tile with one key, and a copy that fits no
 //   cache.
-#include "fdma/kernels/calibrate.hpp"
+#include "calibrate/cpu.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -26,7 +26,6 @@
 #include "calibrate/fit.hpp"
 #include "calibrate/inputs.hpp"
 #include "calibrate/masks.hpp"
-#include "calibrate/sm90.hpp"
 #include "estimate/work_tile_counts.hpp"
 #include "fdma/base/parallel.hpp"
 #include "fdma/kernels/attention.hpp"
@@ -38,7 +37,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kMaxThreads = 4096;
 constexpr int kMinRounds = 3;
 constexpr double kSecondsEach = 2;
 constexpr double kQuickSecondsEach = 0.8;
@@ -345,73 +343,12 @@ class Calibration {
   int num_done_ = 0;  ///< tile shapes of all kernels
 };
 
-Result<void> check_options(const CalibrateOptions& options) {
-  if (options.backend == Backend::sm80) {
-    return Error{ErrorCode::unsupported, "backend: calibrate measures cpu and sm90, got sm80"};
-  }
-  const auto invalid = [](std::string message) {
-    return Error{ErrorCode::invalid_argument, std::move(message)};
-  };
-  if (options.directions.empty()) return invalid("directions: expected at least one, got none");
-  for (const Direction direction : options.directions) {
-    if (std::count(options.directions.begin(), options.directions.end(), direction) > 1) {
-      return invalid(fmt::format("directions: {} is there twice", to_string(direction)));
-    }
-  }
-  if (options.head_dims.empty()) return invalid("head_dims: expected at least one, got none");
-  if (options.dtypes.empty()) return invalid("dtypes: expected at least one, got none");
-  if (options.tiles.empty()) return invalid("tiles: expected at least one, got none");
-  if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
-    return invalid(
-        fmt::format("num_threads: expected 0 to {}, got {}", kMaxThreads, options.num_threads));
-  }
-  for (const std::int32_t head_dim : options.head_dims) {
-    if (head_dim < 1 || head_dim > kMaxHeadDim) {
-      return invalid(fmt::format("head_dims: expected 1 to {}, got {}", kMaxHeadDim, head_dim));
-    }
-    if (std::count(options.head_dims.begin(), options.head_dims.end(), head_dim) > 1) {
-      return invalid(fmt::format("head_dims: {} is there twice", head_dim));
-    }
-  }
-  for (const DType dtype : options.dtypes) {
-    if (dtype != DType::float32 && dtype != DType::float16 && dtype != DType::bfloat16) {
-      return invalid(
-          fmt::format("dtypes: expected float32, float16 or bfloat16, got {}", to_string(dtype)));
-    }
-    if (std::count(options.dtypes.begin(), options.dtypes.end(), dtype) > 1) {
-      return invalid(fmt::format("dtypes: {} is there twice", to_string(dtype)));
-    }
-  }
-  for (const BlockShape tile : options.tiles) {
-    FDMA_TRY_VOID(validate(tile));
-    if (std::count(options.tiles.begin(), options.tiles.end(), tile) > 1) {
-      return invalid(fmt::format("tiles: {}x{} is there twice", tile.block_q, tile.block_kv));
-    }
-  }
-  return {};
-}
-
 }  // namespace
 
-CalibrateOptions calibrate_options(Backend backend) {
-  CalibrateOptions options;
-  options.backend = backend;
-  if (backend == Backend::cpu) return options;
-  options.dtypes = {DType::bfloat16};
-  options.tiles = {{128, 128}};
-  return options;
-}
-
-Result<DeviceProfile> calibrate(const CalibrateOptions& options) {
-  FDMA_TRY_VOID(check_options(options));
+Result<DeviceProfile> calibrate_cpu(const CalibrateOptions& options) {
   const int num_threads =
       options.num_threads != 0 ? options.num_threads : std::max(1, max_concurrency());
-  try {
-    if (options.backend == Backend::sm90) return calibrate_sm90(options);
-    return Calibration(options, num_threads).run();
-  } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, "calibrate: not enough memory for its tensors"};
-  }
+  return Calibration(options, num_threads).run();
 }
 
 }  // namespace fdma
