@@ -64,7 +64,8 @@ class Sm90Backend final : public AttentionBackend {
                                                 Stream stream,
                                                 const PrepareOptions& options) const override {
     FDMA_TRY(std::unique_ptr<DevicePlan> on_device, upload(*plan, stream, options));
-    return std::unique_ptr<PreparedPlan>(std::make_unique<Sm90Plan>(*plan, std::move(on_device)));
+    return Result<std::unique_ptr<PreparedPlan>>(
+        std::make_unique<Sm90Plan>(*plan, std::move(on_device)));
   }
 
   Result<DeviceProfile> calibrate(const CalibrateOptions& options) const override {

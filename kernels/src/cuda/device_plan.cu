@@ -11,7 +11,7 @@
 
 #include "cuda/cuda_error.hpp"
 #include "cuda/device_plan.hpp"
-#include "cuda/tile_rows.hpp"
+#include "cuda/partials.hpp"
 #include "plan/accumulation_order.hpp"
 #include "plan/entry_accumulators.hpp"
 
@@ -275,7 +275,7 @@ Result<std::unique_ptr<DevicePlan>> upload_arrays(const AttentionPlan& plan, Str
     arrays.first_positions = reinterpret_cast<const std::int32_t*>(base + first_positions);
     arrays.positions = reinterpret_cast<const std::int32_t*>(base + positions);
   }
-  return impl;
+  return Result<std::unique_ptr<DevicePlan>>(std::move(impl));
 }
 
 }  // namespace

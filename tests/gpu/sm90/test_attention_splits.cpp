@@ -17,9 +17,10 @@ namespace {
 
 using gpu_test::DeviceArray;
 using gpu_test::GpuFixture;
+using gpu_test::OwnedPlan;
 using gpu_test::OwnedStream;
+using gpu_test::prepared;
 using gpu_test::require;
-using gpu_test::uploaded;
 using gpu_test::Workspace;
 using testing::BackendAttentionCase;
 using testing::CaseChoice;

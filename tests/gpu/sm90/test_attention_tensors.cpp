@@ -13,8 +13,9 @@ namespace fdma {
 namespace {
 
 using gpu_test::GpuFixture;
+using gpu_test::OwnedPlan;
+using gpu_test::prepared;
 using gpu_test::require;
-using gpu_test::uploaded;
 using gpu_test::Workspace;
 using testing::BackendAttentionCase;
 using testing::CaseChoice;
@@ -171,15 +172,6 @@ TEST_F(AttentionTensorsOnGpu, NeedAWorkspace) {
   }
   test_case.fetch();
   for (const unsigned char byte : test_case.result_bytes()) ASSERT_EQ(byte, 0x3c);
-}
-
-TEST_F(AttentionTensorsOnGpu, PlansOfTheCpuAreNotUploaded) {
-  const auto plan = make_plan(mask_.mask, testing::shape_for(mask_.mask, 1, 1, 1));
-  ASSERT_TRUE(plan);
-  const auto result = upload(*plan);
-  ASSERT_FALSE(result);
-  EXPECT_EQ(result.error().code, ErrorCode::unsupported);
-  EXPECT_THAT(result.error().message, HasSubstr("cpu"));
 }
 
 // KV heads with stride 0, as an expanded tensor has them. TMA takes no stride of 0, so the call

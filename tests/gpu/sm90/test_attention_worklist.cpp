@@ -18,8 +18,9 @@ namespace {
 
 using gpu_test::CapturedGraph;
 using gpu_test::GpuFixture;
+using gpu_test::OwnedPlan;
 using gpu_test::OwnedStream;
-using gpu_test::uploaded;
+using gpu_test::prepared;
 using gpu_test::Workspace;
 using testing::BackendBackwardCase;
 using testing::BackwardChoice;

@@ -8,6 +8,7 @@
 
 #include "backend/backend_backward_case.hpp"
 #include "gpu_fixture.hpp"
+#include "sm90/backward/attention_backward.hpp"
 #include "sm90/backward/workspace.hpp"
 
 namespace fdma {
@@ -17,7 +18,6 @@ using gpu_test::CapturedGraph;
 using gpu_test::GpuFixture;
 using gpu_test::OwnedStream;
 using gpu_test::require;
-using gpu_test::uploaded;
 using gpu_test::Workspace;
 using testing::BackendBackwardCase;
 using testing::BackwardChoice;

@@ -51,7 +51,7 @@ class GradientCheckTest : public ::testing::TestWithParam<DType> {
     auto plans = CallPlans::make(mask_, problem_, {}, backward);
     ASSERT_TRUE(plans) << plans.error().message;
     plans_ = *std::move(plans);
-    ASSERT_TRUE(attention_forward(plans_.forward, forward));
+    ASSERT_TRUE(attention_forward(*plans_.forward, forward));
     const auto done = attention_backward(plans_.timed(), tensors_);
     ASSERT_TRUE(done) << done.error().message;
   }
