@@ -1,7 +1,7 @@
 // Reading a dense dataset from the file itself, without HDF5's data path.
 //
-//   contiguous   Pieces of ReadBuffer::piece_bytes(), by rows or parts of a row, are packed as soon
-//                as they are read.
+//   contiguous   Reads of ReadBuffer::bytes_at_once() bytes, by rows or parts of a row, are packed
+//                as soon as they are there.
 //   chunked      The calling thread asks HDF5's index for the addresses of a slab's chunks while
 //                the slab before is packed. Each task reads one chunk, or several adjacent ones at
 //                once, undoes their filters and packs them.
@@ -61,27 +61,27 @@ class ContiguousFeed final : public SlabFeed {
         size_(element_bytes),
         geometry_(geometry) {}
 
-  /// The most columns of a piece.
-  static std::int64_t piece_cols(std::int64_t num_k, std::int64_t element_bytes) {
-    return std::min(num_k, ReadBuffer::piece_bytes() / element_bytes);
+  /// The most columns that are read at once.
+  static std::int64_t cols_at_once(std::int64_t num_k, std::int64_t element_bytes) {
+    return std::min(num_k, ReadBuffer::bytes_at_once() / element_bytes);
   }
 
   Result<void> fetch(const Slab&, int) override { return {}; }
 
   void pack(const Slab& slab, int, SlabConsumer& consumer) override {
     const auto [num_b, num_h, num_q, num_k] = slab.count;
-    const std::int64_t cols = piece_cols(num_k, size_);
+    const std::int64_t cols = cols_at_once(num_k, size_);
     // Rows are adjacent in the file only if they are whole.
     const bool is_whole = cols == geometry_.extents[3];
     const std::int64_t rows =
-        is_whole ? std::max<std::int64_t>(1, ReadBuffer::piece_bytes() / (cols * size_)) : 1;
-    const std::int64_t col_pieces = ceil_div(num_k, cols), row_pieces = ceil_div(num_q, rows);
-    const std::int64_t plane_pieces = col_pieces * row_pieces;
+        is_whole ? std::max<std::int64_t>(1, ReadBuffer::bytes_at_once() / (cols * size_)) : 1;
+    const std::int64_t col_reads = ceil_div(num_k, cols), row_reads = ceil_div(num_q, rows);
+    const std::int64_t plane_reads = col_reads * row_reads;
     tbb::parallel_for(
-        std::int64_t{0}, num_b * num_h * plane_pieces,
+        std::int64_t{0}, num_b * num_h * plane_reads,
         [&, heads = num_h, q_count = num_q, k_count = num_k](std::int64_t i) {
-          const std::int64_t plane = i / plane_pieces;
-          const std::int64_t q = i % plane_pieces / col_pieces * rows, k = i % col_pieces * cols;
+          const std::int64_t plane = i / plane_reads;
+          const std::int64_t q = i % plane_reads / col_reads * rows, k = i % col_reads * cols;
           BoxValues box;
           box.begin = {slab.begin[0] + plane / heads, slab.begin[1] + plane % heads,
                        slab.begin[2] + q, slab.begin[3] + k};
@@ -93,7 +93,7 @@ class ContiguousFeed final : public SlabFeed {
   // Parts of a row begin at multiples of 64 keys.
   bool shares_words() const override { return false; }
   std::int64_t bytes_per_thread() const override {
-    return ReadBuffer::max_bytes(ReadBuffer::piece_bytes());
+    return ReadBuffer::max_bytes(ReadBuffer::bytes_at_once());
   }
 
  private:
@@ -216,10 +216,10 @@ class ChunkedFeed final : public SlabFeed {
   };
 
   // Chunks are adjacent in the file if they were written in order. A run decodes to at most
-  // piece_bytes, or a quarter of that where inflating dominates, so that threads can share the
+  // bytes_at_once, or a quarter of that where inflating dominates, so that threads can share the
   // work.
   void find_runs(const std::vector<ChunkPlace>& places, std::vector<Run>& runs) const {
-    const std::int64_t most_bytes = ReadBuffer::piece_bytes() / (pipeline_.has_deflate() ? 4 : 1);
+    const std::int64_t most_bytes = ReadBuffer::bytes_at_once() / (pipeline_.has_deflate() ? 4 : 1);
     const auto most_chunks = static_cast<std::size_t>(most_bytes / chunk_bytes_);
     const std::int64_t alignment = std::max<std::int64_t>(4, size_);  // of values and checksums
     runs.clear();
@@ -269,8 +269,8 @@ class ChunkedFeed final : public SlabFeed {
     if (is_plain && chunk.size != chunk_bytes_) {
       return Error{ErrorCode::corrupt_file, fmt::format("should take {} bytes", chunk_bytes_)};
     }
-    if (is_plain && chunk_bytes_ > ReadBuffer::piece_bytes()) {
-      return read_in_pieces(chunk, box, consumer);
+    if (is_plain && chunk_bytes_ > ReadBuffer::bytes_at_once()) {
+      return read_by_rows(chunk, box, consumer);
     }
     Scratch& scratch = scratch_.local();
     if (stored == nullptr) {
@@ -285,11 +285,11 @@ class ChunkedFeed final : public SlabFeed {
     return {};
   }
 
-  // Reads a large chunk of plain values by pieces of whole rows.
-  Result<void> read_in_pieces(const ChunkPlace& chunk, const BoxValues& whole,
-                              SlabConsumer& consumer) {
+  // Reads a large chunk of plain values, some whole rows at once.
+  Result<void> read_by_rows(const ChunkPlace& chunk, const BoxValues& whole,
+                            SlabConsumer& consumer) {
     ReadBuffer& buffer = scratch_.local().stored;
-    const std::int64_t rows = std::max<std::int64_t>(1, ReadBuffer::piece_bytes() / strides_[2]);
+    const std::int64_t rows = std::max<std::int64_t>(1, ReadBuffer::bytes_at_once() / strides_[2]);
     BoxValues box = whole;
     for (std::int64_t b = 0; b < whole.count[0]; ++b) {
       for (std::int64_t h = 0; h < whole.count[1]; ++h) {
@@ -369,7 +369,7 @@ Result<std::unique_ptr<SlabFeed>> make_direct_feed(const InputFile& input,
   }
   geometry.make_direct(info, block, size, num_threads);
   FDMA_TRY(std::vector<std::byte> fill,
-           fill_values(info, size, ContiguousFeed::piece_cols(geometry.extents[3], size), where));
+           fill_values(info, size, ContiguousFeed::cols_at_once(geometry.extents[3], size), where));
   return std::unique_ptr<SlabFeed>(
       std::make_unique<ContiguousFeed>(descriptor, address, std::move(fill), size, geometry));
 }

@@ -1,4 +1,4 @@
-// The order and size of the pieces in which a dense dataset is read.
+// The order and size of the slabs in which a dense dataset is read.
 #pragma once
 
 #include <array>

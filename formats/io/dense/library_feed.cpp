@@ -54,10 +54,11 @@ class LibraryFeed final : public SlabFeed {
     const auto [num_b, num_h, num_q, num_k] = slab.count;
     const std::int64_t row_bytes = num_k * size;
     constexpr std::int64_t kRowsAtOnce = 8;
-    const std::int64_t pieces = ceil_div(num_q, kRowsAtOnce);
-    tbb::parallel_for(std::int64_t{0}, num_b * num_h * pieces,
+    const std::int64_t boxes_per_plane = ceil_div(num_q, kRowsAtOnce);
+    tbb::parallel_for(std::int64_t{0}, num_b * num_h * boxes_per_plane,
                       [&, rows = num_q, cols = num_k, heads = num_h](std::int64_t i) {
-                        const std::int64_t plane = i / pieces, q = i % pieces * kRowsAtOnce;
+                        const std::int64_t plane = i / boxes_per_plane,
+                                           q = i % boxes_per_plane * kRowsAtOnce;
                         BoxValues box;
                         box.begin = {slab.begin[0] + plane / heads, slab.begin[1] + plane % heads,
                                      slab.begin[2] + q, slab.begin[3]};

@@ -4,15 +4,15 @@
 //   size      A destination that stays in the second-level cache is copied to a third slower than
 //             one about as large as this cache: in the first case lines of the source and of the
 //             destination compete, in the second stores to lines that are not cached stream.
-//             Packing reads a piece once, front to back, so its place hardly matters to it. Pieces
-//             smaller than the cache, such as chunks, therefore rotate through the memory instead
-//             of overwriting one place.
+//             Packing goes through the bytes once, front to back, so their place hardly matters to
+//             it. Reads smaller than the cache, such as those of chunks, therefore rotate through
+//             the memory instead of overwriting one place.
 //   distance  A store less than a cache line ahead of the load that follows it, with addresses
 //             taken modulo the page size, delays that load as if it read the stored bytes. This
 //             leaves two thirds of the speed. Cached pages are page-aligned, so a destination half
 //             a page away from the place in the file is never that near.
 //
-// Example: pieces of 256 KiB at file addresses 2048, 264192, ..: places 0, 256, 512 and 768 KiB of
+// Example: reads of 256 KiB at file addresses 2048, 264192, ..: places 0, 256, 512 and 768 KiB of
 // 1 MiB, each at the begin of a page, then 0 again.
 #include "io/hdf5/read_buffer.hpp"
 
@@ -68,7 +68,7 @@ std::byte* ByteBuffer::room(std::int64_t size) {
   return bytes_.get();
 }
 
-std::int64_t ReadBuffer::piece_bytes() {
+std::int64_t ReadBuffer::bytes_at_once() {
   constexpr std::int64_t kLeast = std::int64_t{256} << 10;
   constexpr std::int64_t kUnknown = std::int64_t{1} << 20;
   constexpr std::int64_t kMost = std::int64_t{2} << 20;
@@ -78,8 +78,8 @@ std::int64_t ReadBuffer::piece_bytes() {
 }
 
 std::int64_t ReadBuffer::max_bytes(std::int64_t size) {
-  const std::int64_t shifts = piece_bytes() / 16;  // for a few pieces, up to a page each
-  return std::max(piece_bytes() + shifts, round_up(size + kPadding, kAlignment) + kPageBytes);
+  const std::int64_t shifts = bytes_at_once() / 16;  // for a few reads, up to a page each
+  return std::max(bytes_at_once() + shifts, round_up(size + kPadding, kAlignment) + kPageBytes);
 }
 
 Result<std::byte*> ReadBuffer::read(int descriptor, std::int64_t address, std::int64_t size) {

@@ -13,7 +13,7 @@ namespace fdma::io {
 namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{64} << 10;
-constexpr std::size_t kPieceBytes = std::size_t{8} << 20;
+constexpr std::size_t kBytesAtOnce = std::size_t{8} << 20;
 
 Error wrong(std::string message) { return {ErrorCode::corrupt_file, std::move(message)}; }
 
@@ -47,14 +47,14 @@ void MessageWriter::bytes(const void* data, std::size_t count) {
 }
 
 void MessageWriter::give_bytes(void* data, std::size_t count) {
-  if (count < kPieceBytes) return bytes(data, count);
+  if (count < kBytesAtOnce) return bytes(data, count);
   number(count);
   auto* at = static_cast<std::byte*>(data);
   for (std::size_t sent = 0; sent < count && flush();) {
-    const std::size_t piece = std::min(kPieceBytes, count - sent);
-    has_failed_ = !sink_(at + sent, piece);
-    release_pages(at + sent, piece);
-    sent += piece;
+    const std::size_t size = std::min(kBytesAtOnce, count - sent);
+    has_failed_ = !sink_(at + sent, size);
+    release_pages(at + sent, size);
+    sent += size;
   }
 }
 
@@ -133,8 +133,8 @@ Result<std::uint64_t> MessageReader::array_count(std::size_t element_bytes,
   return count;
 }
 
-std::size_t MessageReader::piece(std::size_t count, std::size_t element_bytes) {
-  return std::min(count, std::max<std::size_t>(kPieceBytes / element_bytes, 1));
+std::size_t MessageReader::elements_at_once(std::size_t count, std::size_t element_bytes) {
+  return std::min(count, std::max<std::size_t>(kBytesAtOnce / element_bytes, 1));
 }
 
 }  // namespace fdma::io

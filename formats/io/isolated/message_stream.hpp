@@ -93,7 +93,7 @@ class MessageReader {
     values.reserve(static_cast<std::size_t>(count));
     while (values.size() < count) {
       const std::size_t begin = values.size();
-      values.resize(begin + piece(static_cast<std::size_t>(count) - begin, sizeof(T)));
+      values.resize(begin + elements_at_once(static_cast<std::size_t>(count) - begin, sizeof(T)));
       FDMA_TRY_VOID(take(values.data() + begin, (values.size() - begin) * sizeof(T)));
     }
     return {};
@@ -102,7 +102,7 @@ class MessageReader {
  private:
   Result<void> take(void* data, std::size_t bytes);
   Result<std::uint64_t> array_count(std::size_t element_bytes, std::uint64_t max_count);
-  static std::size_t piece(std::size_t count, std::size_t element_bytes);
+  static std::size_t elements_at_once(std::size_t count, std::size_t element_bytes);
 
   Source source_;
   std::uint64_t remaining_ = 0;

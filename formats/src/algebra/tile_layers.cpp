@@ -115,10 +115,11 @@ class LayerCombination {
       const std::int64_t residues = std::min(period_, num_rows_ - row);
       std::int64_t periods = num_rows_;
       for (std::int64_t r = 0; r < residues; ++r) {
-        periods = std::min(periods, make_pieces(row + r, equal_runs_[static_cast<std::size_t>(r)]));
+        periods =
+            std::min(periods, make_equal_runs(row + r, equal_runs_[static_cast<std::size_t>(r)]));
       }
       for (std::int64_t r = 0; r < residues; ++r) {
-        add_pieces(row + r, periods, equal_runs_[static_cast<std::size_t>(r)]);
+        add_tile_rows(row + r, periods, equal_runs_[static_cast<std::size_t>(r)]);
       }
       row = std::min(row + periods * period_, num_rows_);
       builder_.skip_to(static_cast<std::int32_t>(row));
@@ -160,7 +161,7 @@ class LayerCombination {
   }
 
   // The runs of a tile row, and the number of periods for which only their places change.
-  std::int64_t make_pieces(std::int64_t row, std::vector<EqualRun>& equal_runs) {
+  std::int64_t make_equal_runs(std::int64_t row, std::vector<EqualRun>& equal_runs) {
     equal_runs.clear();
     std::int64_t periods = start_layers(row);
     auto fixed = static_borders_.begin();
@@ -375,7 +376,7 @@ class LayerCombination {
     }
     std::int64_t run_end(std::int64_t tile) override {
       known(tile);
-      return equal_runs_[piece_].end.at - first_;
+      return equal_runs_[equal_run_].end.at - first_;
     }
     std::uint64_t bitmap_hash(std::int64_t tile) override { return known(tile).hash; }
     std::int32_t intern(std::int64_t tile, std::uint64_t hash) override {
@@ -397,9 +398,9 @@ class LayerCombination {
    private:
     // Tiles are asked for in order.
     KnownTile& known(std::int64_t tile) {
-      if (tile == 0) piece_ = 0;
-      while (first_ + tile >= equal_runs_[piece_].end.at) ++piece_;
-      return known_of(equal_runs_[piece_]);
+      if (tile == 0) equal_run_ = 0;
+      while (first_ + tile >= equal_runs_[equal_run_].end.at) ++equal_run_;
+      return known_of(equal_runs_[equal_run_]);
     }
 
     // Rows whose last key in one tile and first key in the next are both true.
@@ -474,12 +475,13 @@ class LayerCombination {
     LayerCombination& owner_;
     const std::span<const EqualRun> equal_runs_;
     const std::int64_t first_;
-    std::size_t piece_ = 0;
+    std::size_t equal_run_ = 0;
     std::vector<const std::uint64_t*>& words_ = owner_.tile_run_words_;
   };
 
   // Stores the partial runs and appends the tile row `periods` times.
-  void add_pieces(std::int64_t row, std::int64_t periods, const std::vector<EqualRun>& equal_runs) {
+  void add_tile_rows(std::int64_t row, std::int64_t periods,
+                     const std::vector<EqualRun>& equal_runs) {
     segments_.clear();
     for (std::size_t p = 0; p < equal_runs.size();) {
       const EqualRun& equal_run = equal_runs[p];

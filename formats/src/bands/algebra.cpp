@@ -14,10 +14,10 @@
 // Transposing. One interval of one band with slopes 0 or 1 gives each key one interval of rows. It
 // begins at the band's first row or, where the end moves, one after the row whose interval ended at
 // the key. It ends at the band's end or at the last row whose interval begins at the key. Each
-// interval is cut into at most three pieces where one of these rules takes over from the other. The
-// pieces are sorted by first key and swept: the pieces that hold a key, in order of their rows, are
-// its intervals, joined where a piece goes on in the next band. Example: causal & documents gives
-// one piece for each document.
+// interval is cut into at most three column runs where one of these rules takes over from the
+// other. The column runs are sorted by first key and swept. Those that hold a key, in order of
+// their rows, are its intervals, joined where a column run goes on in the next band. Example:
+// causal & documents gives one column run for each document.
 #include "bands/algebra.hpp"
 
 #include <algorithm>
@@ -167,11 +167,11 @@ struct ColumnRun {
   AffineInterval queries;  // as a function of the key
 };
 
-// The most pieces in all keys at which they change; above this number tiles are the better form.
-constexpr std::int64_t kMaxPieceVisits = 100000;
+// The most column runs, summed over the keys at which they change; above this number tiles are the better form.
+constexpr std::int64_t kMaxRunsSwept = 100000;
 
-bool append_pieces(const RowBand& band, const AffineInterval& keys,
-                   std::vector<ColumnRun>& pieces) {
+bool append_column_runs(const RowBand& band, const AffineInterval& keys,
+                        std::vector<ColumnRun>& runs) {
   const std::int64_t q_begin = band.q_begin, q_end = band.q_end;
   const bool is_row = q_end - q_begin == 1;
   const auto can_move = [&](std::int32_t slope) { return is_row || slope == 0 || slope == 1; };
@@ -194,7 +194,7 @@ bool append_pieces(const RowBand& band, const AffineInterval& keys,
       queries.hi_base = 1 - keys.lo_base;
       queries.hi_slope = 1;
     }
-    pieces.push_back({at, cut, queries});
+    runs.push_back({at, cut, queries});
     at = cut;
   }
   return true;
@@ -230,45 +230,45 @@ RowBands move_bands(const RowBands& mask, std::int64_t dq, std::int64_t dk, std:
 }
 
 std::optional<RowBands> transpose_bands(const RowBands& mask) {
-  std::vector<ColumnRun> pieces;
-  pieces.reserve(mask.intervals.size() + mask.intervals.size() / 2);
+  std::vector<ColumnRun> runs;
+  runs.reserve(mask.intervals.size() + mask.intervals.size() / 2);
   for (const RowBand& band : mask.bands) {
     for (std::int32_t i = 0; i < band.num_intervals; ++i) {
       const auto at = static_cast<std::size_t>(band.first_interval + i);
-      if (!append_pieces(band, mask.intervals[at], pieces)) return std::nullopt;
+      if (!append_column_runs(band, mask.intervals[at], runs)) return std::nullopt;
     }
   }
-  std::sort(pieces.begin(), pieces.end(),
+  std::sort(runs.begin(), runs.end(),
             [](const ColumnRun& a, const ColumnRun& b) { return a.k_begin < b.k_begin; });
   BandSequence result(mask.kv_len, mask.q_len);
   std::vector<ColumnRun> live;
   std::vector<AffineInterval> queries;
-  std::int64_t visits = 0;
-  auto next = pieces.begin();
-  for (std::int64_t k = 0; next != pieces.end() || !live.empty();) {
+  std::int64_t num_swept = 0;
+  auto next = runs.begin();
+  for (std::int64_t k = 0; next != runs.end() || !live.empty();) {
     if (live.empty()) k = next->k_begin;
-    for (; next != pieces.end() && next->k_begin == k; ++next) live.push_back(*next);
+    for (; next != runs.end() && next->k_begin == k; ++next) live.push_back(*next);
     std::sort(live.begin(), live.end(), [k](const ColumnRun& a, const ColumnRun& b) {
       return lo_at(a.queries, k) < lo_at(b.queries, k);
     });
-    std::int64_t end = next == pieces.end() ? INT64_MAX : next->k_begin;
+    std::int64_t end = next == runs.end() ? INT64_MAX : next->k_begin;
     queries.clear();
-    for (const ColumnRun& piece : live) {
-      end = std::min(end, piece.k_end);
-      if (!queries.empty() && queries.back().hi_base == piece.queries.lo_base &&
-          queries.back().hi_slope == piece.queries.lo_slope) {
-        queries.back().hi_base = piece.queries.hi_base;
-        queries.back().hi_slope = piece.queries.hi_slope;
+    for (const ColumnRun& run : live) {
+      end = std::min(end, run.k_end);
+      if (!queries.empty() && queries.back().hi_base == run.queries.lo_base &&
+          queries.back().hi_slope == run.queries.lo_slope) {
+        queries.back().hi_base = run.queries.hi_base;
+        queries.back().hi_slope = run.queries.hi_slope;
       } else {
-        queries.push_back(piece.queries);
+        queries.push_back(run.queries);
       }
     }
-    visits += std::ssize(live);
-    if (visits > kMaxPieceVisits) return std::nullopt;
+    num_swept += std::ssize(live);
+    if (num_swept > kMaxRunsSwept) return std::nullopt;
     result.add(k, end, queries);
     k = end;
     live.erase(std::remove_if(live.begin(), live.end(),
-                              [k](const ColumnRun& piece) { return piece.k_end == k; }),
+                              [k](const ColumnRun& run) { return run.k_end == k; }),
                live.end());
   }
   return std::move(result.bands());

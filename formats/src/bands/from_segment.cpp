@@ -1,9 +1,9 @@
 // From tiles to bands, the inverse of row_bands.cpp.
 //
-// Every bitmap and row panel is read once. Its rows are divided into pieces. In a piece the same
+// Every bitmap and row panel is read once. Its rows are divided into panel runs. In a panel run the same
 // number of key intervals move linearly, and each interval touches an edge of the bitmap or panel
-// in all rows or in none. The pieces of a tile row's segments, laid side by side, give its bands:
-// between two rows where a piece changes, intervals that meet at a tile border join in all rows or
+// in all rows or in none. The panel runs of a tile row's segments, laid side by side, give its
+// bands: between two rows where a panel run changes, intervals that meet at a tile border join in all rows or
 // in none.
 //
 // Segments of a run, and the gaps between them, move linearly. If the first two and the last but
@@ -47,8 +47,8 @@ struct PanelRun {
 
 struct DataBlock {
   std::int64_t width = -1;  // keys; -1: not read yet
-  std::int32_t first_piece = 0;
-  std::int32_t end_piece = 0;
+  std::int32_t first_panel_run = 0;
+  std::int32_t end_panel_run = 0;
   bool is_row_wise = false;  // every row is all true or all false
 };
 
@@ -143,8 +143,8 @@ class BandReader {
     std::int64_t k_begin;
     std::int64_t k_end;
     bool is_full;
-    std::int32_t piece;  // the current one of its bitmap or panel
-    std::int32_t end_piece;
+    std::int32_t panel_run;  // the current one of its bitmap or panel
+    std::int32_t end_panel_run;
   };
 
   // Appends the bands of a tile row to `out`. False: there are too many intervals.
@@ -159,9 +159,10 @@ class BandReader {
           if (!append({place.k_begin, place.k_end, 0, 0})) return false;
           continue;
         }
-        while (place.piece < place.end_piece && piece(place).r_end <= r) ++place.piece;
-        if (place.piece == place.end_piece) continue;
-        const PanelRun& rows = piece(place);
+        while (place.panel_run < place.end_panel_run && panel_run_at(place).r_end <= r)
+          ++place.panel_run;
+        if (place.panel_run == place.end_panel_run) continue;
+        const PanelRun& rows = panel_run_at(place);
         if (rows.r_begin > r) {
           next = std::min<std::int64_t>(next, rows.r_begin);
           continue;
@@ -181,8 +182,8 @@ class BandReader {
     return true;
   }
 
-  const PanelRun& piece(const Place& place) const {
-    return pieces_[static_cast<std::size_t>(place.piece)];
+  const PanelRun& panel_run_at(const Place& place) const {
+    return panel_runs_[static_cast<std::size_t>(place.panel_run)];
   }
 
   // Bounds that meet at a tile border do not move, in all current rows.
@@ -225,26 +226,26 @@ class BandReader {
       }
       if (repeats > kMaxRepeats) return false;
       for (std::int64_t t = 0; t < repeats; ++t) {
-        places_.push_back({k_begin + t * block_kv_, k_end, false, data_index->first_piece,
-                           data_index->end_piece});
+        places_.push_back({k_begin + t * block_kv_, k_end, false, data_index->first_panel_run,
+                           data_index->end_panel_run});
       }
     }
     return true;
   }
 
-  // Places a bitmap over many tiles whose rows are all true or all false: pieces as wide as the
-  // tiles.
+  // Places a bitmap over many tiles whose rows are all true or all false. Its panel runs become as
+  // wide as the tiles.
   bool place_row_wise(const DataBlock& data_index, std::int64_t k_begin, std::int64_t k_end) {
-    const auto first_piece = static_cast<std::int32_t>(pieces_.size());
+    const auto first_panel_run = static_cast<std::int32_t>(panel_runs_.size());
     const auto interval = static_cast<std::int32_t>(stored_.size());
     stored_.push_back({0, k_end - k_begin, 0, 0});
-    for (std::int32_t p = data_index.first_piece; p < data_index.end_piece; ++p) {
-      PanelRun rows = pieces_[static_cast<std::size_t>(p)];
+    for (std::int32_t p = data_index.first_panel_run; p < data_index.end_panel_run; ++p) {
+      PanelRun rows = panel_runs_[static_cast<std::size_t>(p)];
       rows.first_interval = interval;
-      pieces_.push_back(rows);
+      panel_runs_.push_back(rows);
     }
     places_.push_back(
-        {k_begin, k_end, false, first_piece, static_cast<std::int32_t>(pieces_.size())});
+        {k_begin, k_end, false, first_panel_run, static_cast<std::int32_t>(panel_runs_.size())});
     return true;
   }
 
@@ -307,11 +308,11 @@ class BandReader {
 
   void start(DataBlock& data_index, std::int64_t width) {
     data_index.width = width;
-    data_index.first_piece = static_cast<std::int32_t>(pieces_.size());
+    data_index.first_panel_run = static_cast<std::int32_t>(panel_runs_.size());
     data_index.is_row_wise = true;
   }
   void finish(DataBlock& data_index) {
-    data_index.end_piece = static_cast<std::int32_t>(pieces_.size());
+    data_index.end_panel_run = static_cast<std::int32_t>(panel_runs_.size());
   }
 
   bool add_keys(std::int64_t begin, std::int64_t end) {
@@ -320,28 +321,28 @@ class BandReader {
     return true;
   }
 
-  // Joins keys_, as row r, to the last piece of the bitmap or panel, or begins a piece.
+  // Joins keys_, as row r, to the last panel run of the bitmap or panel, or begins one.
   void add_data_row(std::int32_t r, DataBlock& data_index) {
     if (num_keys_ == 0) return;
     const auto width = static_cast<std::int32_t>(data_index.width);
     data_index.is_row_wise =
         data_index.is_row_wise && num_keys_ == 1 && keys_[0].begin == 0 && keys_[0].end == width;
-    if (static_cast<std::int32_t>(pieces_.size()) > data_index.first_piece) {
-      PanelRun& last = pieces_.back();
+    if (static_cast<std::int32_t>(panel_runs_.size()) > data_index.first_panel_run) {
+      PanelRun& last = panel_runs_.back();
       if (last.r_end == r && static_cast<std::size_t>(last.num_intervals) == num_keys_ &&
           continues(last, r, width)) {
         ++last.r_end;
         return;
       }
     }
-    pieces_.push_back({r, r + 1, static_cast<std::int32_t>(stored_.size()),
-                       static_cast<std::int32_t>(num_keys_)});
+    panel_runs_.push_back({r, r + 1, static_cast<std::int32_t>(stored_.size()),
+                           static_cast<std::int32_t>(num_keys_)});
     for (std::size_t i = 0; i < num_keys_; ++i) {
       stored_.push_back({keys_[i].begin, keys_[i].end, 0, 0});
     }
   }
 
-  // True if keys_ continues the piece. A piece of one row takes its slopes from keys_.
+  // True if keys_ continues the panel run. A panel run of one row takes its slopes from keys_.
   bool continues(const PanelRun& last, std::int32_t r, std::int32_t width) {
     AffineInterval* mine = stored_.data() + last.first_interval;
     if (last.r_end - last.r_begin > 1) {
@@ -377,8 +378,8 @@ class BandReader {
   std::int64_t rows_left_, rows_read_ = 0;
   const std::int64_t spare_bands_;
   std::vector<DataBlock> bitmaps_, panels_;
-  std::vector<PanelRun> pieces_;        // of all bitmaps and panels
-  std::vector<AffineInterval> stored_;  // of all pieces
+  std::vector<PanelRun> panel_runs_;    // of all bitmaps and panels
+  std::vector<AffineInterval> stored_;  // of all panel runs
   std::vector<std::size_t> runs_;       // the current ones, by residue of the tile row
   std::vector<Place> places_;           // of the current tile row
   std::vector<AffineInterval> intervals_;

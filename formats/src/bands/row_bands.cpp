@@ -153,31 +153,31 @@ class BandLowering {
     const bool is_ragged = num_query_rows(end_row - 1) < block_.block_q;
     const std::int64_t whole_end = end_row - (is_ragged ? 1 : 0);
     if (row == whole_end) {  // the ragged last row by itself
-      make_pieces(first_row);
-      add_pieces(row, 1, {first_row});
+      make_moving_runs(first_row);
+      add_tile_rows(row, 1, {first_row});
       return 1;
     }
     // Each residue modulo the period is by itself; all are appended for the same number of periods.
     const std::int64_t residues = std::min<std::int64_t>(period_, whole_end - row);
     std::int64_t periods = std::numeric_limits<std::int64_t>::max();
     for (std::int64_t r = 0; r < residues; ++r) {
-      periods = std::min(periods, make_pieces(sub_band(band, row + r)));
+      periods = std::min(periods, make_moving_runs(sub_band(band, row + r)));
     }
     std::int64_t rows = 0;
     for (std::int64_t r = 0; r < residues; ++r) {
       const SubBand residue = sub_band(band, row + r);
-      if (residues > 1) make_pieces(residue);
+      if (residues > 1) make_moving_runs(residue);
       const std::int64_t count = std::min(periods, ceil_div(whole_end - row - r, period_));
-      add_pieces(row + r, count, {residue});
+      add_tile_rows(row + r, count, {residue});
       rows += count;
     }
     return rows;
   }
 
-  // The pieces of a tile row inside one band, and the number of periods for which the pattern
-  // holds.
-  std::int64_t make_pieces(const SubBand& band) {
-    pieces_.clear();
+  // Sets moving_runs_ to the runs of a tile row inside one band. Returns the number of
+  // periods for which the pattern holds.
+  std::int64_t make_moving_runs(const SubBand& band) {
+    moving_runs_.clear();
     const std::int64_t block_kv = block_.block_kv;
     const std::int64_t tiles_per_slope =
         std::lcm<std::int64_t>(block_.block_q, block_kv) / block_kv;
@@ -205,12 +205,12 @@ class BandLowering {
       }
       if (full_first < full_end) {
         bound(full_end - full_first, step_hi - step_lo);
-        add_piece({touched_first, full_first, step_lo, step_lo, false});
-        add_piece({full_first, full_end, step_lo, step_hi, true});
-        add_piece({full_end, touched_end, step_hi, step_hi, false});
+        add_moving_run({touched_first, full_first, step_lo, step_lo, false});
+        add_moving_run({full_first, full_end, step_lo, step_hi, true});
+        add_moving_run({full_end, touched_end, step_hi, step_hi, false});
       } else {
         if (step_lo != step_hi) periods = 1;
-        add_piece({touched_first, touched_end, step_lo, step_hi, false});
+        add_moving_run({touched_first, touched_end, step_lo, step_hi, false});
       }
       end_before = touched_end;
       step_before = step_hi;
@@ -218,34 +218,34 @@ class BandLowering {
     return periods;
   }
 
-  // Appends a piece. It is merged with the one before where both are full and adjacent, or partial
-  // and adjacent or overlapping.
-  void add_piece(const MovingRun& piece) {
-    if (piece.first >= piece.end) return;
-    if (!pieces_.empty()) {
-      MovingRun& last = pieces_.back();
-      if (last.is_full == piece.is_full && piece.first <= last.end) {
-        if (piece.end > last.end) {
-          last.end = piece.end;
-          last.step_end = piece.step_end;
+  // Appends a run of tiles. It is merged with the one before where both are full and adjacent,
+  // or partial and adjacent or overlapping.
+  void add_moving_run(const MovingRun& run) {
+    if (run.first >= run.end) return;
+    if (!moving_runs_.empty()) {
+      MovingRun& last = moving_runs_.back();
+      if (last.is_full == run.is_full && run.first <= last.end) {
+        if (run.end > last.end) {
+          last.end = run.end;
+          last.step_end = run.step_end;
         }
         return;
       }
       // The partial edge of an interval may share its tile with the partial edge of the next one
       // only; a full tile belongs to one interval.
     }
-    pieces_.push_back(piece);
+    moving_runs_.push_back(run);
   }
 
-  // Stores the partial pieces and appends the row `count` times.
-  void add_pieces(std::int64_t row, std::int64_t count, const std::vector<SubBand>& bands) {
+  // Stores the partial runs and appends the row `count` times.
+  void add_tile_rows(std::int64_t row, std::int64_t count, const std::vector<SubBand>& bands) {
     segments_.clear();
-    for (const MovingRun& piece : pieces_) {
-      const auto first = static_cast<std::int32_t>(piece.first);
-      const auto end = static_cast<std::int32_t>(piece.end);
-      const auto step_first = static_cast<std::int32_t>(piece.step_first);
-      const auto step_end = static_cast<std::int32_t>(piece.step_end);
-      if (piece.is_full) {
+    for (const MovingRun& run : moving_runs_) {
+      const auto first = static_cast<std::int32_t>(run.first);
+      const auto end = static_cast<std::int32_t>(run.end);
+      const auto step_first = static_cast<std::int32_t>(run.step_first);
+      const auto step_end = static_cast<std::int32_t>(run.step_end);
+      if (run.is_full) {
         segments_.push_back({first, end, step_first, step_end, SegmentKind::full, 0});
       } else {
         store_partial(first, end, step_first, bands);
@@ -300,11 +300,11 @@ class BandLowering {
     }
     std::sort(touched_.begin(), touched_.end(),
               [](const Range& a, const Range& b) { return a.first < b.first; });
-    pieces_.clear();
+    moving_runs_.clear();
     auto full = full_.begin();
     std::int64_t done = 0;  // tiles before `done` are decided
     const auto add_partial = [&](std::int64_t first, std::int64_t end) {
-      if (first < end) add_piece({first, end, 0, 0, false});
+      if (first < end) add_moving_run({first, end, 0, 0, false});
     };
     for (std::size_t i = 0; i < touched_.size();) {
       Range range{std::max(touched_[i].first, done), touched_[i].end};
@@ -314,13 +314,13 @@ class BandLowering {
       std::int64_t at = range.first;
       for (; full != full_.end() && full->end <= range.end; ++full) {
         add_partial(at, full->first);
-        add_piece({full->first, full->end, 0, 0, true});
+        add_moving_run({full->first, full->end, 0, 0, true});
         at = full->end;
       }
       add_partial(at, range.end);
       done = range.end;
     }
-    add_pieces(row, 1, mixed_);
+    add_tile_rows(row, 1, mixed_);
   }
 
   // Sets full_ to the intersection of full_ and band_full_; both ascend.
@@ -599,7 +599,7 @@ class BandLowering {
   std::array<KnownBitmap, 8> known_bitmaps_;
   std::size_t next_known_ = 0;
   // The current tile row:
-  std::vector<MovingRun> pieces_;
+  std::vector<MovingRun> moving_runs_;
   std::vector<TileSegment> segments_;
   std::vector<SubBand> mixed_;
   std::vector<Range> touched_, full_, band_full_, next_full_;

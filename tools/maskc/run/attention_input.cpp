@@ -372,16 +372,17 @@ Outcome<AttentionProblem> file_problem(const std::string& address, TensorLayout 
 }
 
 void draw(OwnedTensor& tensor, std::int64_t seed, std::uint64_t which, int num_threads) {
-  constexpr std::int64_t kPiece = 4096;
+  constexpr std::int64_t kValuesAtOnce = 4096;
   const std::uint64_t key = mixed(mixed(static_cast<std::uint64_t>(seed)) + which);
   const std::int64_t count = tensor.spec().num_elements();
-  parallel_for((count + kPiece - 1) / kPiece, num_threads, [&](std::int64_t piece, int) {
-    float values[kPiece];
-    const std::int64_t begin = piece * kPiece;
-    const std::int64_t size = std::min(kPiece, count - begin);
-    for (std::int64_t i = 0; i < size; ++i) values[i] = normal_like(key, begin + i);
-    store_elements(values, size, tensor.data(), tensor.spec().dtype, begin);
-  });
+  parallel_for((count + kValuesAtOnce - 1) / kValuesAtOnce, num_threads,
+               [&](std::int64_t task, int) {
+                 float values[kValuesAtOnce];
+                 const std::int64_t begin = task * kValuesAtOnce;
+                 const std::int64_t size = std::min(kValuesAtOnce, count - begin);
+                 for (std::int64_t i = 0; i < size; ++i) values[i] = normal_like(key, begin + i);
+                 store_elements(values, size, tensor.data(), tensor.spec().dtype, begin);
+               });
 }
 
 Status check_memory(std::string_view what, const std::vector<TensorSpec>& specs) {

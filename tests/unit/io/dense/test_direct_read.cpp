@@ -246,7 +246,7 @@ TEST_P(DirectRead, FindsTheSameBadCell) {
   }
 }
 
-// Large enough for several slabs, and for pieces of a row.
+// Large enough for several slabs, and for parts of a row.
 TEST(DirectReadOfLargeMasks, EqualsHdf5sOwnReading) {
   const TemporaryFolder folder;
   const std::string path = folder.file("d.h5");
