@@ -35,9 +35,9 @@ struct KnownTile {
   bool is_last_col;
   TileClass kind;
   std::uint64_t hash;
-  std::int32_t bitmap;  // interned, or -1
-  std::int32_t cells;   // tiles with equal cells have the same number
-  std::int64_t strip;   // strip_ when its words were last written, to row_words_ from `at` on
+  std::int32_t bitmap;   // interned, or -1
+  std::int32_t cells;    // tiles with equal cells have the same number
+  std::int64_t row_run;  // row_run_ when its words were last written, to row_words_ from `at` on
   std::size_t at;
 };
 
@@ -110,7 +110,7 @@ class LayerCombination {
   }
 
   SegmentMask run() {
-    for (std::int64_t row = 0; row < num_rows_; ++strip_) {
+    for (std::int64_t row = 0; row < num_rows_; ++row_run_) {
       row_words_.clear();
       const std::int64_t residues = std::min(period_, num_rows_ - row);
       std::int64_t periods = num_rows_;
@@ -246,7 +246,7 @@ class LayerCombination {
     known.is_last_row = is_last_row_;
     known.is_last_col = is_last_col;
     known.bitmap = -1;
-    known.strip = -1;
+    known.row_run = -1;
     const std::uint64_t* words = words_of(known);
     known.kind = class_of(known, words);
     if (known.kind == TileClass::partial) {
@@ -274,8 +274,8 @@ class LayerCombination {
   // The cells of a tile, written once for the tile rows that are appended together. Valid until the
   // words of another tile are asked for.
   const std::uint64_t* words_of(KnownTile& tile) {
-    if (tile.strip != strip_) {
-      tile.strip = strip_;
+    if (tile.row_run != row_run_) {
+      tile.row_run = row_run_;
       tile.at = row_words_.size();
       row_words_.resize(tile.at + static_cast<std::size_t>(words_per_bitmap_));
       write_tile(tile, row_words_.data() + tile.at);
@@ -563,7 +563,7 @@ class LayerCombination {
   bool is_last_row_ = false;
   std::vector<std::vector<EqualRun>> equal_runs_;  // by residue of the tile row
   std::vector<TileSegment> segments_;
-  std::int64_t strip_ = 0;  // number of the tile rows that are appended together, from the top
+  std::int64_t row_run_ = 0;  // number, from the top, of the tile rows that are appended together
   std::vector<std::uint64_t> row_words_, existing_;
   std::vector<const std::uint64_t*> tile_run_words_;
 };
