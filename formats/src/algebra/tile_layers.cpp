@@ -1,7 +1,7 @@
 // Divides tile rows into runs, evaluates each combination of sources once, and hands the tiles to
 // the builder.
 //
-// Longer than most files: the runs, the known tiles, and the partial segments that the builder
+// Longer than most files: the runs, the cached tiles, and the partial segments that the builder
 // asks about share the state of the current tile row.
 #include "algebra/tile_layers.hpp"
 
@@ -29,7 +29,7 @@ struct EqualRun {
 };
 
 // A tile of the result whose class its sources do not decide.
-struct KnownTile {
+struct CachedTile {
   std::array<LayerTile, kMaxLayers> sources;
   bool is_last_row;  // it is in the last row of the result, and that is ragged
   bool is_last_col;
@@ -208,14 +208,14 @@ class LayerCombination {
     TileClass kind = function_.classify(std::span(tiles.data(), layers_.size()));
     std::int32_t index = -1;
     if (kind == TileClass::partial) {
-      index = known_tile(tiles, kv_len_ % block_.block_kv != 0 && first.at == num_cols_ - 1);
-      kind = known_[static_cast<std::size_t>(index)].kind;
+      index = cached_tile(tiles, kv_len_ % block_.block_kv != 0 && first.at == num_cols_ - 1);
+      kind = cached_tiles_[static_cast<std::size_t>(index)].kind;
     }
     if (kind == TileClass::empty) return;
     if (!equal_runs.empty() && equal_runs.back().kind == kind &&
         equal_runs.back().end.at == first.at &&
         (kind == TileClass::full ||
-         cells_of(equal_runs.back()) == known_[std::size_t(index)].cells)) {
+         cells_of(equal_runs.back()) == cached_tiles_[std::size_t(index)].cells)) {
       equal_runs.back().end = end;
       return;
     }
@@ -223,11 +223,11 @@ class LayerCombination {
   }
 
   std::int32_t cells_of(const EqualRun& equal_run) const {
-    return known_[static_cast<std::size_t>(equal_run.tile)].cells;
+    return cached_tiles_[static_cast<std::size_t>(equal_run.tile)].cells;
   }
 
   // The entry of a tile, evaluated if it is new.
-  std::int32_t known_tile(const std::array<LayerTile, kMaxLayers>& tiles, bool is_last_col) {
+  std::int32_t cached_tile(const std::array<LayerTile, kMaxLayers>& tiles, bool is_last_col) {
     std::uint64_t hash = (is_last_row_ ? 1u : 0u) + (is_last_col ? 2u : 0u);
     for (std::size_t l = 0; l < layers_.size(); ++l) {
       const std::uint64_t field = std::uint64_t{tiles[l].source} << 2 |
@@ -236,44 +236,44 @@ class LayerCombination {
       hash = (std::rotl(hash, 29) ^ field) * 0x9E3779B97F4A7C15u;
     }
     const std::int32_t found = index_.find(hash, [&](std::int32_t i) {
-      const KnownTile& known = known_[static_cast<std::size_t>(i)];
-      return known.is_last_row == is_last_row_ && known.is_last_col == is_last_col &&
-             known.sources == tiles;
+      const CachedTile& cached = cached_tiles_[static_cast<std::size_t>(i)];
+      return cached.is_last_row == is_last_row_ && cached.is_last_col == is_last_col &&
+             cached.sources == tiles;
     });
     if (found >= 0) return found;
-    KnownTile known{};
-    known.sources = tiles;
-    known.is_last_row = is_last_row_;
-    known.is_last_col = is_last_col;
-    known.bitmap = -1;
-    known.row_run = -1;
-    const std::uint64_t* words = words_of(known);
-    known.kind = class_of(known, words);
-    if (known.kind == TileClass::partial) {
-      known.hash = hash_words(words, words_per_bitmap_);
-      known.cells = cells_index_.find(known.hash, [](std::int32_t) { return true; });
-      if (known.cells < 0) {
-        known.cells = static_cast<std::int32_t>(is_stored_.size());
+    CachedTile cached{};
+    cached.sources = tiles;
+    cached.is_last_row = is_last_row_;
+    cached.is_last_col = is_last_col;
+    cached.bitmap = -1;
+    cached.row_run = -1;
+    const std::uint64_t* words = words_of(cached);
+    cached.kind = class_of(cached, words);
+    if (cached.kind == TileClass::partial) {
+      cached.hash = hash_words(words, words_per_bitmap_);
+      cached.cells = cells_index_.find(cached.hash, [](std::int32_t) { return true; });
+      if (cached.cells < 0) {
+        cached.cells = static_cast<std::int32_t>(is_stored_.size());
         is_stored_.push_back(false);
-        cells_index_.insert(known.hash, known.cells);
+        cells_index_.insert(cached.hash, cached.cells);
       }
     }
-    const auto index = static_cast<std::int32_t>(known_.size());
-    known_.push_back(known);
+    const auto index = static_cast<std::int32_t>(cached_tiles_.size());
+    cached_tiles_.push_back(cached);
     index_.insert(hash, index);
     return index;
   }
 
-  std::int64_t num_rows_of(const KnownTile& tile) const {
+  std::int64_t num_rows_of(const CachedTile& tile) const {
     return tile.is_last_row ? q_len_ % block_.block_q : block_.block_q;
   }
-  std::int64_t num_keys_of(const KnownTile& tile) const {
+  std::int64_t num_keys_of(const CachedTile& tile) const {
     return tile.is_last_col ? kv_len_ % block_.block_kv : block_.block_kv;
   }
 
   // The cells of a tile, written once for the tile rows that are appended together. Valid until the
   // words of another tile are asked for.
-  const std::uint64_t* words_of(KnownTile& tile) {
+  const std::uint64_t* words_of(CachedTile& tile) {
     if (tile.row_run != row_run_) {
       tile.row_run = row_run_;
       tile.at = row_words_.size();
@@ -284,7 +284,7 @@ class LayerCombination {
   }
 
   // Writes the cells of a tile that exist to words that are 0.
-  void write_tile(const KnownTile& tile, std::uint64_t* words) {
+  void write_tile(const CachedTile& tile, std::uint64_t* words) {
     function_.evaluate(std::span(tile.sources.data(), layers_.size()), words);
     if (!tile.is_last_row && !tile.is_last_col) return;
     write_existing(tile);
@@ -292,14 +292,14 @@ class LayerCombination {
   }
 
   // Sets existing_ to the cells of a tile that exist.
-  void write_existing(const KnownTile& tile) {
+  void write_existing(const CachedTile& tile) {
     existing_.assign(static_cast<std::size_t>(words_per_bitmap_), 0);
     for (std::int64_t r = 0; r < num_rows_of(tile); ++r) {
       set_bits(existing_.data(), r * block_.block_kv, r * block_.block_kv + num_keys_of(tile));
     }
   }
 
-  TileClass class_of(const KnownTile& tile, const std::uint64_t* words) {
+  TileClass class_of(const CachedTile& tile, const std::uint64_t* words) {
     std::uint64_t any = 0, missing = 0;
     if (tile.is_last_row || tile.is_last_col) {
       write_existing(tile);
@@ -340,7 +340,7 @@ class LayerCombination {
   // panel may be as wide.
   std::int64_t rows_of_growing(std::span<const EqualRun> tile_run, std::int64_t periods) const {
     for (const EqualRun& equal_run : tile_run) {
-      const KnownTile& tile = known_[static_cast<std::size_t>(equal_run.tile)];
+      const CachedTile& tile = cached_tiles_[static_cast<std::size_t>(equal_run.tile)];
       if (!is_stored_[static_cast<std::size_t>(tile.cells)] || tile.bitmap < 0) return 1;
     }
     const std::int64_t width = tile_run.back().end.at - tile_run.front().first.at;
@@ -375,12 +375,12 @@ class LayerCombination {
       return count;
     }
     std::int64_t run_end(std::int64_t tile) override {
-      known(tile);
+      tile_at(tile);
       return equal_runs_[equal_run_].end.at - first_;
     }
-    std::uint64_t bitmap_hash(std::int64_t tile) override { return known(tile).hash; }
+    std::uint64_t bitmap_hash(std::int64_t tile) override { return tile_at(tile).hash; }
     std::int32_t intern(std::int64_t tile, std::uint64_t hash) override {
-      KnownTile& entry = known(tile);
+      CachedTile& entry = tile_at(tile);
       if (entry.bitmap < 0) {
         entry.bitmap = owner_.builder_.intern_bitmap(owner_.words_of(entry), hash);
       }
@@ -397,10 +397,10 @@ class LayerCombination {
 
    private:
     // Tiles are asked for in order.
-    KnownTile& known(std::int64_t tile) {
+    CachedTile& tile_at(std::int64_t tile) {
       if (tile == 0) equal_run_ = 0;
       while (first_ + tile >= equal_runs_[equal_run_].end.at) ++equal_run_;
-      return known_of(equal_runs_[equal_run_]);
+      return tile_of(equal_runs_[equal_run_]);
     }
 
     // Rows whose last key in one tile and first key in the next are both true.
@@ -463,13 +463,13 @@ class LayerCombination {
     // Sets words_ to the cells of every run.
     void fetch_words() {
       if (!words_.empty()) return;
-      for (const EqualRun& equal_run : equal_runs_) owner_.words_of(known_of(equal_run));
+      for (const EqualRun& equal_run : equal_runs_) owner_.words_of(tile_of(equal_run));
       for (const EqualRun& equal_run : equal_runs_)
-        words_.push_back(owner_.words_of(known_of(equal_run)));
+        words_.push_back(owner_.words_of(tile_of(equal_run)));
     }
 
-    KnownTile& known_of(const EqualRun& equal_run) {
-      return owner_.known_[static_cast<std::size_t>(equal_run.tile)];
+    CachedTile& tile_of(const EqualRun& equal_run) {
+      return owner_.cached_tiles_[static_cast<std::size_t>(equal_run.tile)];
     }
 
     LayerCombination& owner_;
@@ -527,7 +527,7 @@ class LayerCombination {
                          static_cast<std::int32_t>(equal_run.end.at),
                          static_cast<std::int32_t>(equal_run.first.step),
                          static_cast<std::int32_t>(equal_run.end.step), SegmentKind::bitmap,
-                         known_[static_cast<std::size_t>(equal_run.tile)].bitmap});
+                         cached_tiles_[static_cast<std::size_t>(equal_run.tile)].bitmap});
   }
 
   void add_tile_run(std::span<const EqualRun> equal_runs) {
@@ -553,7 +553,7 @@ class LayerCombination {
   SegmentBuilder builder_;
   const std::int64_t period_, num_rows_, num_cols_, words_per_bitmap_;
   std::vector<Border> static_borders_;
-  std::vector<KnownTile> known_;
+  std::vector<CachedTile> cached_tiles_;
   DataIndex index_;
   std::vector<char> is_stored_;             // by cells: the builder has stored tiles with them
   std::vector<std::int64_t> panel_widths_;  // in tiles, of the row panels so far

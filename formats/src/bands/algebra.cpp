@@ -167,7 +167,8 @@ struct ColumnRun {
   AffineInterval queries;  // as a function of the key
 };
 
-// The most column runs, summed over the keys at which they change; above this number tiles are the better form.
+// The most column runs, summed over the keys at which they change; above this number
+// tiles are the better form.
 constexpr std::int64_t kMaxRunsSwept = 100000;
 
 bool append_column_runs(const RowBand& band, const AffineInterval& keys,

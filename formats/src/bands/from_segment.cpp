@@ -1,10 +1,10 @@
 // From tiles to bands, the inverse of row_bands.cpp.
 //
-// Every bitmap and row panel is read once. Its rows are divided into panel runs. In a panel run the same
-// number of key intervals move linearly, and each interval touches an edge of the bitmap or panel
-// in all rows or in none. The panel runs of a tile row's segments, laid side by side, give its
-// bands: between two rows where a panel run changes, intervals that meet at a tile border join in all rows or
-// in none.
+// Every bitmap and row panel is read once. Its rows are divided into panel runs. In a panel run the
+// same number of key intervals move linearly, and each interval touches an edge of the bitmap or
+// panel in all rows or in none. The panel runs of a tile row's segments, laid side by side, give
+// its bands: between two rows where a panel run changes, intervals that meet at a tile border join
+// in all rows or in none.
 //
 // Segments of a run, and the gaps between them, move linearly. If the first two and the last but
 // one tile row of a run are one band, so is everything between them. (The last row may be ragged.)

@@ -174,8 +174,8 @@ class BandLowering {
     return rows;
   }
 
-  // Sets moving_runs_ to the runs of a tile row inside one band. Returns the number of
-  // periods for which the pattern holds.
+  // Sets moving_runs_ to the runs of a tile row inside one band. Returns the number of periods
+  // for which the pattern holds.
   std::int64_t make_moving_runs(const SubBand& band) {
     moving_runs_.clear();
     const std::int64_t block_kv = block_.block_kv;
@@ -385,24 +385,24 @@ class BandLowering {
     }
 
     std::uint64_t bitmap_hash(std::int64_t tile) override {
-      KnownBitmap* known = lowering_.find_known(first_ + tile, bands_);
-      if (known != nullptr && known->is_filled) return known->hash;
+      CachedBitmap* cached = lowering_.find_cached(first_ + tile, bands_);
+      if (cached != nullptr && cached->is_filled) return cached->hash;
       const std::uint64_t hash = hash_words(write_new(tile), lowering_.words_per_bitmap_);
-      if (known != nullptr) {
-        known->hash = hash;
-        known->is_filled = true;
+      if (cached != nullptr) {
+        cached->hash = hash;
+        cached->is_filled = true;
       }
       return hash;
     }
 
     std::int32_t intern(std::int64_t tile, std::uint64_t hash) override {
-      KnownBitmap* known = lowering_.find_known(first_ + tile, bands_);
-      if (known != nullptr && known->index >= 0) return known->index;
+      CachedBitmap* cached = lowering_.find_cached(first_ + tile, bands_);
+      if (cached != nullptr && cached->index >= 0) return cached->index;
       while (next_written_ < written_.size() && written_[next_written_] < tile) ++next_written_;
       const bool is_written = next_written_ < written_.size() && written_[next_written_] == tile;
       const std::uint64_t* words = is_written ? words_of(next_written_) : write_new(tile);
       const std::int32_t index = lowering_.builder_.intern_bitmap(words, hash);
-      if (known != nullptr) known->index = index;
+      if (cached != nullptr) cached->index = index;
       return index;
     }
 
@@ -510,7 +510,7 @@ class BandLowering {
 
   // The bitmaps that most bands make: of one interval over all rows of the tile, by the interval's
   // bounds relative to the tile.
-  struct KnownBitmap {
+  struct CachedBitmap {
     std::array<std::int64_t, 4> key{-1, -1, -1, -1};
     std::uint64_t hash = 0;
     std::int32_t index = -1;
@@ -518,7 +518,7 @@ class BandLowering {
   };
 
   // The entry for a tile, empty if the tile is new. Null if the tile is not of that kind.
-  KnownBitmap* find_known(std::int64_t tile, const std::vector<SubBand>& bands) {
+  CachedBitmap* find_cached(std::int64_t tile, const std::vector<SubBand>& bands) {
     if (bands.size() != 1 || bands[0].r_begin != 0 || bands[0].r_end != block_.block_q) {
       return nullptr;
     }
@@ -534,12 +534,12 @@ class BandLowering {
              clips_hi ? band.hi(*i, 0) - k_begin : block_.block_kv, clips_hi ? i->hi_slope : 0};
     }
     if (num_live != 1) return nullptr;
-    for (KnownBitmap& known : known_bitmaps_) {
-      if (known.is_filled && known.key == key) return &known;
+    for (CachedBitmap& cached : cached_bitmaps_) {
+      if (cached.is_filled && cached.key == key) return &cached;
     }
-    KnownBitmap& oldest = known_bitmaps_[next_known_];
-    next_known_ = (next_known_ + 1) % known_bitmaps_.size();
-    oldest = KnownBitmap{};
+    CachedBitmap& oldest = cached_bitmaps_[next_cached_];
+    next_cached_ = (next_cached_ + 1) % cached_bitmaps_.size();
+    oldest = CachedBitmap{};
     oldest.key = key;
     return &oldest;
   }
@@ -596,8 +596,8 @@ class BandLowering {
   const std::int64_t num_cols_;
   const std::int64_t words_per_bitmap_;
   std::size_t band_ = 0;  // first band that ends below the current tile row
-  std::array<KnownBitmap, 8> known_bitmaps_;
-  std::size_t next_known_ = 0;
+  std::array<CachedBitmap, 8> cached_bitmaps_;
+  std::size_t next_cached_ = 0;
   // The current tile row:
   std::vector<MovingRun> moving_runs_;
   std::vector<TileSegment> segments_;

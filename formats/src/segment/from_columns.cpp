@@ -265,17 +265,17 @@ class TileBitmaps {
 
   /// Writes the runs added so far to `words`, which are 0 on entry, and clears them.
   void write(std::uint64_t* words, std::int64_t num_words) {
-    for (const Known& known : known_) {
-      if (known.runs == runs_) {
-        std::copy(known.words.begin(), known.words.end(), words);
+    for (const CachedTile& cached : cached_) {
+      if (cached.runs == runs_) {
+        std::copy(cached.words.begin(), cached.words.end(), words);
         runs_.clear();
         return;
       }
     }
     for (const Run& run : runs_) reader_.set(run.key, run.rows.begin, run.rows.end);
     reader_.write(words);
-    Known& oldest = known_[next_];
-    next_ = (next_ + 1) % known_.size();
+    CachedTile& oldest = cached_[next_];
+    next_ = (next_ + 1) % cached_.size();
     oldest.words.assign(words, words + num_words);
     oldest.runs.swap(runs_);
     runs_.clear();
@@ -287,13 +287,13 @@ class TileBitmaps {
     Interval rows;
     friend bool operator==(const Run&, const Run&) = default;
   };
-  struct Known {
+  struct CachedTile {
     std::vector<Run> runs;
     std::vector<std::uint64_t> words;
   };
   ColumnTileReader reader_;
   std::vector<Run> runs_;
-  std::array<Known, 4> known_;
+  std::array<CachedTile, 4> cached_;
   std::size_t next_ = 0;
 };
 

@@ -137,13 +137,13 @@ class Plans:
                 )
             entry = Entry(_make(mask, geometry, place, num_threads))
         with self._lock:
-            known = self._entries.get(content)
-            if known is None:
+            cached = self._entries.get(content)
+            if cached is None:
                 self._entries[content] = entry
                 self._size += entry.plan.nbytes
                 self._shrink(entry)
             else:
-                entry = known
+                entry = cached
             entry.last_use = time.monotonic_ns()
         return entry
 

@@ -30,7 +30,7 @@ from .tensors import (
     forward_with_out_low,
     needs_out_low,
     number_of,
-    run_known,
+    run_cached,
     threads_of_call,
 )
 from .threads import NOT_SAID, checked_num_threads
@@ -99,9 +99,9 @@ def attention(
     ):
         call = CallArguments(mask, factor, heads_first, deterministic, threads)
         return (_apply_with_lse if return_lse else _apply)(q, k, v, bias, call)
-    known = run_known(number_of(mask), q, k, v, bias, factor, heads_first, return_lse, threads)
-    if known is not None:
-        return known
+    cached = run_cached(number_of(mask), q, k, v, bias, factor, heads_first, return_lse, threads)
+    if cached is not None:
+        return cached
     call = CallArguments(mask, factor, heads_first, deterministic, threads)
     return forward(q, k, v, bias, call, return_lse)
 

@@ -75,8 +75,8 @@ def plan_of(
     is_backward = direction == "backward"
     is_deterministic = call.deterministic and is_backward
     number = number_of(call.mask)
-    shown = number, q, k, v, bias, call.heads_first, is_backward, is_deterministic
-    plan = _find_known(*shown)
+    descriptor = number, q, k, v, bias, call.heads_first, is_backward, is_deterministic
+    plan = _find_cached(*descriptor)
     if plan is not None:
         return plan
     refuse_layouts(q=q, k=k, v=v, bias=bias)
@@ -94,7 +94,7 @@ def plan_of(
     entry = plans.entry(mask, geometry, place, call.num_threads)
     rows = extents.batch, extents.heads, extents.q_len
     one_number = torch.empty(1, dtype=torch.float32, device=q.device)
-    if not _add_known(*shown, entry, one_number.expand(rows)):
+    if not _add_cached(*descriptor, entry, one_number.expand(rows)):
         plans.remember(key, entry)
     return entry.plan
 
@@ -159,10 +159,10 @@ def new_outputs(q: Any, k: Any, v: Any, heads_first: bool, with_lse: bool = True
     return out, torch.empty(rows, dtype=torch.float32, device=q.device)
 
 
-_known = _fdma.CachedCalls(torch.empty_like, _CONTIGUOUS, new_outputs)
-plans.when_forgotten.append(_known.clear)
-run_known = _known.run
-_find_known, _add_known = _known.find, _known.add
+_cached_calls = _fdma.CachedCalls(torch.empty_like, _CONTIGUOUS, new_outputs)
+plans.when_forgotten.append(_cached_calls.clear)
+run_cached = _cached_calls.run
+_find_cached, _add_cached = _cached_calls.find, _cached_calls.add
 
 
 def needs_out_low(q: Any, wants_bias: bool) -> bool:
@@ -188,8 +188,8 @@ def forward_with_out_low(q: Any, k: Any, v: Any, bias: Any, call: CallArguments)
 def forward(q: Any, k: Any, v: Any, bias: Any, call: CallArguments, with_lse: bool) -> Any:
     """The result, or with_lse (result, log-sum-exp)."""
     mask, scale, heads_first, _, num_threads = call
-    known = run_known(number_of(mask), q, k, v, bias, scale, heads_first, with_lse, num_threads)
-    return _forward(q, k, v, bias, call, with_lse) if known is None else known
+    cached = run_cached(number_of(mask), q, k, v, bias, scale, heads_first, with_lse, num_threads)
+    return _forward(q, k, v, bias, call, with_lse) if cached is None else cached
 
 
 def _forward(q: Any, k: Any, v: Any, bias: Any, call: CallArguments, with_lse: bool) -> Any:

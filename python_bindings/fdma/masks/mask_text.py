@@ -35,7 +35,7 @@ MAX_BYTES = 64 << 20
 _MAX_MASKS = 64
 _MAX_KEPT_BYTES = 256 << 20
 
-_known: OrderedDict[str, tuple[BlockMask, int]] = OrderedDict()
+_cached: OrderedDict[str, tuple[BlockMask, int]] = OrderedDict()
 _lock = threading.Lock()
 
 
@@ -83,20 +83,20 @@ def mask_of_text(text: str) -> BlockMask:
     Errors: ValueError for a text that is damaged; NotImplementedError for a newer version.
     """
     with _lock:
-        found = _known.get(text)
+        found = _cached.get(text)
         if found is not None:
-            _known.move_to_end(text)
+            _cached.move_to_end(text)
             return found[0]
     mask, num_bytes = _unpacked(text)
     with _lock:
-        found = _known.setdefault(text, (mask, num_bytes))
-        while len(_known) > 1 and (len(_known) > _MAX_MASKS or _kept_bytes() > _MAX_KEPT_BYTES):
-            _known.popitem(last=False)
+        found = _cached.setdefault(text, (mask, num_bytes))
+        while len(_cached) > 1 and (len(_cached) > _MAX_MASKS or _kept_bytes() > _MAX_KEPT_BYTES):
+            _cached.popitem(last=False)
         return found[0]
 
 
 def _kept_bytes() -> int:
-    return sum(num_bytes for _, num_bytes in _known.values())
+    return sum(num_bytes for _, num_bytes in _cached.values())
 
 
 def _unpacked(text: str) -> tuple[BlockMask, int]:

@@ -27,9 +27,9 @@ struct ExchangeTable {
 // The table that `type` itself carries. A class that derives from a framework's tensor may hold no
 // memory of its own (PyTorch has such classes), so an inherited table does not count.
 const ExchangeTable* table_of(PyTypeObject* type) {
-  static PyTypeObject* known_type = nullptr;  // kept alive, so that no other type gets its address
-  static const ExchangeTable* known_table = nullptr;
-  if (type == known_type) return known_table;
+  static PyTypeObject* cached_type = nullptr;  // kept alive, so that no other type gets its address
+  static const ExchangeTable* cached_table = nullptr;
+  if (type == cached_type) return cached_table;
   const nb::handle holder(reinterpret_cast<PyObject*>(type));
   const nb::object members = nb::getattr(holder, "__dict__", nb::none());
   if (members.is_none() || !nb::cast<bool>(members.attr("__contains__")(kAttribute))) {
@@ -44,8 +44,8 @@ const ExchangeTable* table_of(PyTypeObject* type) {
   }
   if (table->major != kMajorVersion || table->describe == nullptr) return nullptr;
   holder.inc_ref();
-  known_type = type;
-  known_table = table;
+  cached_type = type;
+  cached_table = table;
   return table;
 }
 

@@ -169,9 +169,9 @@ class CachedCalls {
     std::optional<CallDescriptor> call = call_descriptor(mask, q, k, v, bias, heads_first);
     if (!call) return false;
     if (calls_.size() >= kMaxCalls) calls_.clear();
-    CachedCall known{{}, entry, entry.attr("plan"), std::move(lse_like)};
-    known.plan = nb::cast<AnyPlan>(known.owner);
-    calls_.insert_or_assign(key_of(*call, is_backward, is_deterministic), std::move(known));
+    CachedCall cached{{}, entry, entry.attr("plan"), std::move(lse_like)};
+    cached.plan = nb::cast<AnyPlan>(cached.owner);
+    calls_.insert_or_assign(key_of(*call, is_backward, is_deterministic), std::move(cached));
     return true;
   }
 
@@ -191,16 +191,16 @@ class CachedCalls {
     if (!call) return nb::none();
     const auto found = calls_.find(call->key);
     if (found == calls_.end()) return nb::none();
-    const CachedCall known = found->second;  // a copy, since another thread may erase it
+    const CachedCall cached = found->second;  // a copy, since another thread may erase it
     AttentionTensors& tensors = call->tensors;
     if (unreadable_of<4>({&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.key_bias}) != 0) {
       return nb::none();
     }
-    touch(known);
+    touch(cached);
     nb::object out, lse = nb::none();
     if (is_like_result(tensors)) {
       out = empty_like_(q);
-      if (wants_lse) lse = empty_like_(known.lse_like, nb::arg("memory_format") = contiguous_);
+      if (wants_lse) lse = empty_like_(cached.lse_like, nb::arg("memory_format") = contiguous_);
     } else {
       const nb::object made = new_outputs_(q, k, v, heads_first, wants_lse);
       out = made[0];
@@ -208,7 +208,7 @@ class CachedCalls {
     }
     tensors.out = written(out, 4);
     if (wants_lse) tensors.lse = written(lse, 3);
-    launch_forward(known.plan, tensors, heads_first, softmax_scale, num_threads, nb::none(), q);
+    launch_forward(cached.plan, tensors, heads_first, softmax_scale, num_threads, nb::none(), q);
     return wants_lse ? nb::object(nb::make_tuple(out, lse)) : out;
   }
 
@@ -233,9 +233,9 @@ class CachedCalls {
   }
 
   // Sets last_use to the value that Python's time.monotonic_ns() would give.
-  static void touch(const CachedCall& known) {
+  static void touch(const CachedCall& cached) {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    nb::setattr(known.entry, "last_use",
+    nb::setattr(cached.entry, "last_use",
                 nb::int_(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()));
   }
 

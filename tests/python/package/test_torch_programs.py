@@ -164,7 +164,7 @@ def test_masks_are_kept_up_to_a_bound() -> None:
     for window in range(1, 100):
         text = mask_text.text_of_mask(fdma.compile(f"window({window})", 128))
         mask_text.mask_of_text(text)
-    assert len(mask_text._known) <= mask_text._MAX_MASKS
+    assert len(mask_text._cached) <= mask_text._MAX_MASKS
     assert mask_text._kept_bytes() <= mask_text._MAX_KEPT_BYTES
 
 
