@@ -187,7 +187,7 @@ def measure_decode(
         "copy_gb_per_s": copy_rate / 1e9,
         "copy_share": rate / copy_rate,
         "heads_per_tile": plan.heads_per_tile,
-        "items": plan.num_items,
+        "items": plan.num_work_tiles,
         "split_rows": plan.num_split_rows,
         "mask_bytes": mask.nbytes,
         "plan_bytes": uploaded.nbytes,

@@ -109,7 +109,7 @@ def _time_lines(report: Mapping[str, Any]) -> list[Line]:
         ("operations", f"{_flops_text(report['flops'])} of {_flops_text(report['full_flops'])}"),
         (
             "load balance",
-            f"{100 * masked['load_balance']:.1f} %; {_plural(masked['num_items'], 'item')} on "
+            f"{100 * masked['load_balance']:.1f} %; {_plural(masked['num_items'], 'work tile')} on "
             f"{_plural(report['device']['num_workers'], 'worker')}, the longest "
             f"{time_text(masked['longest_item_us'])}",
         ),

@@ -177,9 +177,9 @@ std::vector<double> amounts_of(const AttentionPlan& plan, const DeviceProfile& p
   const ColumnDistance distance(plan, profile.near_bytes, profile.far_bytes);
   PlanWork total;
   double l2_miss_columns = 0;
-  for (const WorkTile& item : plan.work_tiles) {
-    const PlanWork work = counter.of(item);
-    const std::int64_t columns = columns_read(work, item, plan.mask_tile().block_kv);
+  for (const WorkTile& work_tile : plan.work_tiles) {
+    const PlanWork work = counter.of(work_tile);
+    const std::int64_t columns = columns_read(work, work_tile, plan.mask_tile().block_kv);
     l2_miss_columns += distance.of(columns) * static_cast<double>(columns);
     for (std::size_t kind = 0; kind < kKinds; ++kind) {
       total.steps[kind].tiles += work.steps[kind].tiles;

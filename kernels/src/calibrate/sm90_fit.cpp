@@ -68,7 +68,7 @@ StepCosts fit_index_tiles(const std::vector<EvenCall>& calls, const EvenCosts& c
   const bool has_parts = std::any_of(calls.begin(), calls.end(), has_less);
   std::vector<Measurement> measurements;
   for (const EvenCall& call : calls) {
-    const double index_tiles_us = call.us - costs.launch_us - call.items * costs.tile.item_us;
+    const double index_tiles_us = call.us - costs.launch_us - call.work_tiles * costs.tile.item_us;
     if (call.index_tiles <= 0 || index_tiles_us <= 0) continue;
     Measurement each{{call.index_tiles}, index_tiles_us};
     if (has_parts) each.amounts.push_back(call.full_index_tiles);
@@ -85,7 +85,7 @@ StepCosts fit_index_tiles(const std::vector<EvenCall>& calls, const EvenCosts& c
 EvenCall even_call(const AttentionPlan& plan, int num_workers, bool is_all_partial) {
   const double share = 1.0 / num_workers;
   EvenCall call;
-  call.items = share * static_cast<double>(plan.work_tiles.size());
+  call.work_tiles = share * static_cast<double>(plan.work_tiles.size());
   call.of(PlanSegmentKind::full) = share * static_cast<double>(plan.counts.full_tiles);
   call.of(PlanSegmentKind::bitmap) = share * static_cast<double>(plan.counts.bitmap_tiles);
   call.of(PlanSegmentKind::rows) = share * static_cast<double>(plan.counts.row_tiles);
@@ -94,8 +94,8 @@ EvenCall even_call(const AttentionPlan& plan, int num_workers, bool is_all_parti
   if (plan.kv_index_lists.empty()) return call;
   const WorkCounter counter(plan, plan.tile.block_q, false);
   StepWork index_tiles;
-  for (const WorkTile& item : plan.work_tiles) {
-    const StepWork each = counter.of(item).of(PlanSegmentKind::gather);
+  for (const WorkTile& work_tile : plan.work_tiles) {
+    const StepWork each = counter.of(work_tile).of(PlanSegmentKind::gather);
     index_tiles.tiles += each.tiles;
     index_tiles.cells += each.cells;
   }
@@ -109,7 +109,7 @@ EvenCosts fit_even_calls(const std::vector<EvenCall>& calls, BlockShape tile) {
   std::vector<Measurement> measurements;
   for (const EvenCall& call : calls) {
     if (call.is_all_partial || call.index_tiles > 0) continue;
-    Measurement each{{1, call.items}, call.us};
+    Measurement each{{1, call.work_tiles}, call.us};
     each.amounts.insert(each.amounts.end(), call.tiles.begin(), call.tiles.end());
     measurements.push_back(std::move(each));
   }
@@ -128,7 +128,7 @@ EvenCosts fit_even_calls(const std::vector<EvenCall>& calls, BlockShape tile) {
   }
   for (const EvenCall& call : calls) {
     if (!call.is_all_partial) continue;
-    const double tiles_us = call.us - costs.launch_us - call.items * costs.tile.item_us;
+    const double tiles_us = call.us - costs.launch_us - call.work_tiles * costs.tile.item_us;
     double compute_us = 0;
     double partial_tiles = 0;
     for (std::size_t kind = 0; kind < kKinds; ++kind) {

@@ -13,7 +13,7 @@ namespace fdma {
 /// One call whose work tiles all cost the same, so that each worker gets the same number: its
 /// share, and the time of the call.
 struct EvenCall {
-  double items = 0;
+  double work_tiles = 0;
   std::array<double, 4> tiles{};  ///< by PlanSegmentKind, without gather
   double index_tiles = 0;         ///< index tiles
   double full_index_tiles = 0;    ///< keys that these compute, in tiles

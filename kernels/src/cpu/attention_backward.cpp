@@ -101,7 +101,7 @@ BackwardWorkspace::BackwardWorkspace(const BackwardRun& run, const BackwardPass&
       ds_row_at(kChunkColumns) {
   add_to(memory, run.plan->shape, run.plan->tile);
   memory.allocate();
-  tickets.reserve(pass.turns.max_tickets());
+  tickets.reserve(pass.dq_tickets.max_tickets());
 }
 
 std::int64_t BackwardWorkspace::bytes(const AttentionShape& shape, BlockShape tile) {
@@ -118,8 +118,8 @@ namespace {
 // Hands out groups in the order of the plan, together with their tickets.
 class GroupQueue {
  public:
-  GroupQueue(const BackwardRun& run, DqTickets& turns, const std::vector<WorkTile>& work_tiles)
-      : run_(run), turns_(turns), work_tiles_(work_tiles) {}
+  GroupQueue(const BackwardRun& run, DqTickets& dq_tickets, const std::vector<WorkTile>& work_tiles)
+      : run_(run), dq_tickets_(dq_tickets), work_tiles_(work_tiles) {}
 
   /// Returns the first work tile of the next group, or null. Its tickets replace those in the
   /// workspace.
@@ -130,14 +130,14 @@ class GroupQueue {
     next_ += static_cast<std::size_t>(run_.plan->shape.group_size());
     workspace.tickets.clear();
     for (std::int32_t i = 0; i < run_.plan->shape.group_size(); ++i) {
-      turns_.draw(first[i], run_.tiles_of(first[i]), workspace.tickets);
+      dq_tickets_.draw(first[i], run_.tiles_of(first[i]), workspace.tickets);
     }
     return first;
   }
 
  private:
   const BackwardRun& run_;
-  DqTickets& turns_;
+  DqTickets& dq_tickets_;
   const std::vector<WorkTile>& work_tiles_;
   std::mutex mutex_;
   std::size_t next_ = 0;
@@ -164,7 +164,7 @@ bool is_cancelled(const BackwardOptions& options) {
 void run_pass(BackwardRun& run, const std::vector<WorkTile>& work_tiles, bool adds_up_rows,
               const BackwardOptions& options) {
   BackwardPass pass(*run.plan, adds_up_rows);
-  GroupQueue queue(run, pass.turns, work_tiles);
+  GroupQueue queue(run, pass.dq_tickets, work_tiles);
   const std::int32_t group_size = run.plan->shape.group_size();
   // A group that is taken is also finished, because others wait for it.
   const auto work = [&] {

@@ -109,9 +109,9 @@ struct BackwardRun : BackwardCall {
 /// One walk over all groups: for gradients, or before that for the correction of D.
 struct BackwardPass {
   BackwardPass(const AttentionPlan& plan, bool adds_up_rows_here)
-      : turns(plan), adds_up_rows(adds_up_rows_here) {}
+      : dq_tickets(plan), adds_up_rows(adds_up_rows_here) {}
 
-  DqTickets turns;
+  DqTickets dq_tickets;
   bool adds_up_rows;  ///< sums dS into BackwardRun::missing, and does nothing else
 };
 

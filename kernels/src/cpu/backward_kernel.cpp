@@ -195,13 +195,13 @@ class BackwardWorkTile : TileWalk<BackwardWorkTile> {
 
   void wait_for_dq_semaphore() {
     if (has_dq_position_) return;
-    pass_.turns.wait(item_, dq_tile_, *ticket_);
+    pass_.dq_tickets.wait(work_tile_, dq_tile_, *ticket_);
     has_dq_position_ = true;
   }
 
   void finish_dq_addition() {
     wait_for_dq_semaphore();
-    pass_.turns.finish(item_, dq_tile_, *ticket_);
+    pass_.dq_tickets.finish(work_tile_, dq_tile_, *ticket_);
     ++ticket_;
     --num_ended_;
     has_dq_position_ = false;
@@ -211,8 +211,8 @@ class BackwardWorkTile : TileWalk<BackwardWorkTile> {
   // ---- a chunk
 
   void flush() {
-    find_rows(run_.q, item_.head, head_dim_, ws_.q, ws_.q_rows);
-    find_rows(run_.dout, item_.head, head_dim_v_, ws_.dout, ws_.dout_rows);
+    find_rows(run_.q, work_tile_.head, head_dim_, ws_.q, ws_.q_rows);
+    find_rows(run_.dout, work_tile_.head, head_dim_v_, ws_.dout, ws_.dout_rows);
     const bool is_clean =
         !is_masked() ||
         (keys_.is_finite() && all_finite(ws_.q_rows.data(), num_columns(), head_dim_) &&
@@ -342,7 +342,7 @@ class BackwardWorkTile : TileWalk<BackwardWorkTile> {
     for (std::size_t i = 0; i < num_columns(); ++i) {
       const std::int32_t column = ws_.chunk.columns[i];
       wait_for_dq_semaphore_at(column);
-      float* sum = writable_row(run_.dq_sum, item_.batch, column, item_.head);
+      float* sum = writable_row(run_.dq_sum, work_tile_.batch, column, work_tile_.head);
       for (std::size_t d = 0; d < head_dim_;) {
         const Panel panel = panel_of(d, head_dim_);
         const float* from = dq_panel(panel) + i * panel.width();

@@ -73,7 +73,7 @@ class TileWalk {
   TileWalk(const AttentionPlan& plan, const WorkTile& work_tile, const ClosedFormElement* element,
            Chunk& chunk)
       : plan_(plan),
-        item_(work_tile),
+        work_tile_(work_tile),
         element_(element),
         chunk_(chunk),
         tile_(plan.mask_tile()),
@@ -94,7 +94,7 @@ class TileWalk {
       append_closed_form_tiles();
     } else {
       TileStep step;
-      for (SegmentIterator it(plan_.segments.data(), item_); it.next(step);) append_tile(step);
+      for (SegmentIterator it(plan_.segments.data(), work_tile_); it.next(step);) append_tile(step);
     }
     if (num_columns_ > 0) derived().flush();
   }
@@ -137,7 +137,7 @@ class TileWalk {
   void find_rows(const Strided& tensor, std::int64_t head, std::size_t length, float* scratch,
                  std::vector<const float*>& rows) const {
     for (std::size_t i = 0; i < num_columns_; ++i) {
-      const char* row = row_address(tensor, item_.batch, chunk_.columns[i], head);
+      const char* row = row_address(tensor, work_tile_.batch, chunk_.columns[i], head);
       if (tensor.dtype == DType::float32) {
         rows[i] = reinterpret_cast<const float*>(row);
       } else {
@@ -148,7 +148,7 @@ class TileWalk {
   }
 
   const AttentionPlan& plan_;
-  const WorkTile& item_;
+  const WorkTile& work_tile_;
   const ClosedFormElement* element_;  ///< of a closed-form plan, or null
   Chunk& chunk_;
   const BlockShape tile_;
@@ -212,7 +212,7 @@ class TileWalk {
   }
 
   void append_closed_form_tiles() {
-    ClosedFormWalk walk = walk_of(*element_, tile_, item_.q_tile);
+    ClosedFormWalk walk = walk_of(*element_, tile_, work_tile_.q_tile);
     std::int32_t tile = 0;
     for (bool is_full = false; walk.next(tile, is_full);) {
       if (is_full) {

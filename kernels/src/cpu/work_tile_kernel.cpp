@@ -31,9 +31,9 @@ namespace fdma::cpu::HWY_NAMESPACE {
 
 constexpr double kLn2 = 0.693147180559945309417;
 
-class Item : TileWalk<Item> {
+class WorkTileKernel : TileWalk<WorkTileKernel> {
  public:
-  Item(const CpuCall& call, const WorkTile& work_tile, Workspace& workspace)
+  WorkTileKernel(const CpuCall& call, const WorkTile& work_tile, Workspace& workspace)
       : TileWalk(*call.plan, work_tile,
                  call.elements.empty() ? nullptr
                                        : &call.elements[static_cast<std::size_t>(work_tile.batch)],
@@ -51,7 +51,7 @@ class Item : TileWalk<Item> {
   }
 
  private:
-  friend TileWalk<Item>;
+  friend TileWalk<WorkTileKernel>;
 
   void end_tile(std::int32_t) {}
 
@@ -66,8 +66,8 @@ class Item : TileWalk<Item> {
       std::fill_n(ws_.sum + row, width, 0.0F);
       for (std::size_t r = 0; r < panel.num_rows; ++r) {
         const auto q_row = row_begin_ + static_cast<std::int64_t>(row + r);
-        load_row(row_address(call_.q, item_.batch, q_row, item_.head), call_.q.dtype, head_dim_,
-                 ws_.row);
+        load_row(row_address(call_.q, work_tile_.batch, q_row, work_tile_.head), call_.q.dtype,
+                 head_dim_, ws_.row);
         for (std::size_t d = 0; d < head_dim_; ++d) {
           q[d * width + r] = ws_.row[d] * call_.scale_log2;
         }
@@ -81,7 +81,7 @@ class Item : TileWalk<Item> {
     find_rows(call_.k, kv_head_, head_dim_, ws_.k, ws_.k_rows);
     find_rows(call_.v, kv_head_, head_dim_v_, ws_.v, ws_.v_rows);
     if (call_.key_bias != nullptr) {
-      const float* bias = call_.key_bias + item_.batch * call_.bias_batch_stride +
+      const float* bias = call_.key_bias + work_tile_.batch * call_.bias_batch_stride +
                           kv_head_ * call_.bias_head_stride;
       for (std::size_t i = 0; i < num_columns(); ++i) {
         ws_.bias[i] = bias[ws_.chunk.columns[i]] * kLog2E;
@@ -130,7 +130,7 @@ class Item : TileWalk<Item> {
         for (std::size_t j = 0; j < head_dim_v_; ++j) ws_.row[j] = out[j * width + r] * factor;
         const auto q_row = row_begin_ + static_cast<std::int64_t>(row + r);
         const auto row_of = [&](const Strided& tensor) {
-          return const_cast<char*>(row_address(tensor, item_.batch, q_row, item_.head));
+          return const_cast<char*>(row_address(tensor, work_tile_.batch, q_row, work_tile_.head));
         };
         store_row(ws_.row, call_.out.dtype, head_dim_v_, row_of(call_.out));
         if (call_.out_low.data != nullptr) {
@@ -138,8 +138,8 @@ class Item : TileWalk<Item> {
                         row_of(call_.out_low));
         }
         if (call_.lse != nullptr) {
-          call_.lse[item_.batch * call_.lse_batch_stride + item_.head * call_.lse_head_stride +
-                    q_row * call_.lse_row_stride] =
+          call_.lse[work_tile_.batch * call_.lse_batch_stride +
+                    work_tile_.head * call_.lse_head_stride + q_row * call_.lse_row_stride] =
               sum == 0.0F ? -std::numeric_limits<float>::infinity()
                           : static_cast<float>(ws_.max[row + r] * kLn2 + std::log(double{sum}));
         }
@@ -155,7 +155,7 @@ class Item : TileWalk<Item> {
 };
 
 void run_work_tile_here(const CpuCall& call, const WorkTile& work_tile, Workspace& workspace) {
-  Item(call, work_tile, workspace).run();
+  WorkTileKernel(call, work_tile, workspace).run();
 }
 
 const char* target_name_here() { return hwy::TargetName(HWY_TARGET); }

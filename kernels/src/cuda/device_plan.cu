@@ -118,7 +118,7 @@ Result<void> set_counts(const AttentionPlan& plan, DevicePlan& impl) {
   }
   if (num_work_tiles > std::numeric_limits<std::int32_t>::max()) {
     return Error{ErrorCode::unsupported, "upload: " + std::to_string(num_work_tiles) +
-                                             " items, but at most 2^31 - 1 can be run"};
+                                             " work tiles, but at most 2^31 - 1 can be run"};
   }
   arrays.num_work_tiles = static_cast<std::int32_t>(num_work_tiles);
   arrays.num_split_rows = static_cast<std::int32_t>(plan.split_rows.size());

@@ -32,7 +32,7 @@ struct TileRatios {
   double scan;              ///< a column tile before its live keys are computed
   double columns;           ///< a tile's worth of live keys of column tiles
   double gather;            ///< a tile's worth of gathered keys
-  double item;
+  double work_tile;
 };
 
 TileCosts tile_costs(const TileRatios& ratios, double flops_per_cell) {
@@ -44,7 +44,7 @@ TileCosts tile_costs(const TileRatios& ratios, double flops_per_cell) {
           .rows = {0, full_us * ratios.partial},
           .columns = {full_us * ratios.scan, full_us * ratios.columns},
           .gather = {0, full_us * ratios.gather},
-          .item_us = full_us * ratios.item};
+          .item_us = full_us * ratios.work_tile};
 }
 
 KernelCosts kernel(Direction direction, DType dtype, std::int32_t head_dim, double launch_us,

@@ -35,7 +35,7 @@ std::string closed_form_text_of(const AttentionPlan& plan, std::int64_t max_clos
   std::string text = fmt::format(
       "plan {} tile {}x{} score {} form parametric\n"
       "shape batch {} heads {}/{} q_len {} kv_len {} head_dim {}/{} dtypes {} {} {} -> {}\n"
-      "items {} ({} empty), {} bytes\n"
+      "work tiles {} ({} empty), {} bytes\n"
       "tiles full {} formula {}\n"
       "rows {} heads a tile, {} splits, sections of {} KV heads\n",
       to_string(plan.backend), plan.tile.block_q, plan.tile.block_kv, to_string(plan.score.kind),

@@ -117,8 +117,8 @@ class ListsPlanner {
     if (const std::int64_t count = std::max({num_work_tiles, num_accum_rows, num_keys});
         count > std::numeric_limits<std::int32_t>::max()) {
       return Error{ErrorCode::unsupported,
-                   fmt::format("mask: {} worklist entries, items or sums, but a plan holds at most "
-                               "2^31 - 1; make it with columns = scan",
+                   fmt::format("mask: {} worklist entries, work tiles or accumulator rows, but a "
+                               "plan holds at most 2^31 - 1; make it with columns = scan",
                                count)};
     }
     place(*group_of_head);

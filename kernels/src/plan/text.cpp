@@ -87,10 +87,10 @@ std::string work_tile_text(const AttentionPlan& plan, const WorkTile& work_tile)
 }
 
 std::string worklist_text(std::int64_t index, const KvWorkTile& work_tile) {
-  return fmt::format("item {}: batch {} kv_head {} key_tile {}: tiles [{}, {}), full [{}, {})\n",
-                     index, work_tile.batch, work_tile.kv_head, work_tile.key_tile,
-                     work_tile.begin_tile, work_tile.end_tile, work_tile.full_begin,
-                     work_tile.full_end);
+  return fmt::format(
+      "work tile {}: batch {} kv_head {} key_tile {}: tiles [{}, {}), full [{}, {})\n", index,
+      work_tile.batch, work_tile.kv_head, work_tile.key_tile, work_tile.begin_tile,
+      work_tile.end_tile, work_tile.full_begin, work_tile.full_end);
 }
 
 std::string segment_text(const AttentionPlan& plan, const WorkTile& work_tile, std::int64_t index) {
@@ -128,7 +128,7 @@ std::string to_text(const AttentionPlan& plan, std::int64_t max_work_tiles) {
   std::string text = fmt::format(
       "plan {}{} tile {}x{}{} score {}\n"
       "shape batch {} heads {}/{} q_len {} kv_len {} head_dim {}/{} dtypes {} {} {} -> {}\n"
-      "items {} ({} empty), {} bytes\n"
+      "work tiles {} ({} empty), {} bytes\n"
       "tiles full {} bitmap {} rows {} columns {} ({} entries) gather {} ({} entries)\n",
       to_string(plan.backend), plan.is_backward() ? " backward" : "", plan.tile.block_q,
       plan.tile.block_kv,
@@ -160,7 +160,7 @@ std::string to_text(const AttentionPlan& plan, std::int64_t max_work_tiles) {
       continue;
     }
     const WorkTile& work_tile = plan.work_tiles[static_cast<std::size_t>(i)];
-    text += fmt::format("item {}: {}:", i, work_tile_text(plan, work_tile));
+    text += fmt::format("work tile {}: {}:", i, work_tile_text(plan, work_tile));
     for (std::int64_t s = work_tile.first_segment;
          s < work_tile.first_segment + work_tile.num_segments; ++s) {
       text += fmt::format("{} {}", s == work_tile.first_segment ? "" : ",",
@@ -169,7 +169,7 @@ std::string to_text(const AttentionPlan& plan, std::int64_t max_work_tiles) {
     text += '\n';
   }
   if (shown < plan.num_work_tiles()) {
-    text += fmt::format(".. {} more items\n", plan.num_work_tiles() - shown);
+    text += fmt::format(".. {} more work tiles\n", plan.num_work_tiles() - shown);
   }
   return text;
 }

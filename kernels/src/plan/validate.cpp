@@ -366,7 +366,7 @@ Result<void> validate(const AttentionPlan& plan) {
       counts.moved_keys += plan.kv_permutations[static_cast<std::size_t>(order)].num_keys;
   }
   if (counts != plan.counts) {
-    return wrong("counts: they differ from those of the items");
+    return wrong("counts: they differ from those of the work tiles");
   }
   return {};
 }

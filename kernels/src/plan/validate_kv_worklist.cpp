@@ -21,7 +21,7 @@ class ListChecker {
     if (!plan_.backend.traits().has_kv_worklists || !plan_.is_backward() ||
         !plan_.work_tiles.empty() || plan_.is_closed_form()) {
       return wrong(
-          "kv_worklist: expected a backward plan of a backend that has them, without items or "
+          "kv_worklist: expected a backward plan of a backend that has them, without work tiles or "
           "closed forms");
     }
     if (lists_.keys.size() % static_cast<std::size_t>(kWorklistTile) != 0) {
@@ -115,7 +115,7 @@ class ListChecker {
       std::size_t next = i + 1;
       for (; next < work_tiles.size() && tile_of(*work_tiles[next]) == tile_of(first); ++next) {
         if (work_tiles[next]->begin_tile != end_tile) {
-          return wrong(fmt::format("kv_worklist: items of key tile {} end at {}, begin at {}",
+          return wrong(fmt::format("kv_worklist: work tiles of key tile {} end at {}, begin at {}",
                                    first.key_tile, end_tile, work_tiles[next]->begin_tile));
         }
         end_tile = work_tiles[next]->end_tile;
@@ -126,13 +126,13 @@ class ListChecker {
         if (each.q_begin < first.begin_tile * kWorklistTile ||
             each.q_end > end_tile * kWorklistTile) {
           return wrong(
-              fmt::format("kv_worklist: key {} is seen by [{}, {}), its items hold [{}, {})",
+              fmt::format("kv_worklist: key {} is seen by [{}, {}), its work tiles hold [{}, {})",
                           each.key, each.q_begin, each.q_end, first.begin_tile * kWorklistTile,
                           end_tile * kWorklistTile));
         }
         if (next - i > 1 && !has_accum(first, each)) {
-          return wrong(
-              fmt::format("kv_worklist: key {} has no sums, but {} items", each.key, next - i));
+          return wrong(fmt::format("kv_worklist: key {} has no accumulator row, but {} work tiles",
+                                   each.key, next - i));
         }
         listed.emplace_back(first.batch, first.kv_head, each.key, has_accum(first, each));
       }
@@ -145,8 +145,8 @@ class ListChecker {
                                         std::tie(std::get<0>(b), std::get<1>(b), std::get<2>(b));
         });
     if (twice == listed.end()) return {};
-    return wrong(
-        fmt::format("kv_worklist: key {} has no sums, but is listed twice", std::get<2>(*twice)));
+    return wrong(fmt::format("kv_worklist: key {} has no accumulator row, but is listed twice",
+                             std::get<2>(*twice)));
   }
 
   const WorklistEntry& key_of(const KvWorkTile& work_tile, std::int32_t i) const {

@@ -363,10 +363,10 @@ void bind_attention(nb::module_& module) {
       .def_prop_ro(
           "heads_per_tile", [](const AttentionPlan& plan) { return plan.heads_per_tile; },
           "Query heads that share a tile, whose rows are then tile[0] for each of them.")
-      .def_prop_ro("num_items", &AttentionPlan::num_work_tiles)
+      .def_prop_ro("num_work_tiles", &AttentionPlan::num_work_tiles)
       .def_prop_ro(
           "num_split_rows", [](const AttentionPlan& plan) { return plan.split_rows.size(); },
-          "Query tiles whose keys are split over several items.")
+          "Query tiles whose keys are split over several work tiles.")
       .def_prop_ro("form",
                    [](const AttentionPlan& plan) {
                      return std::string(to_string(plan.is_closed_form() ? PlanForm::parametric
@@ -377,7 +377,7 @@ void bind_attention(nb::module_& module) {
       .def_prop_ro("nbytes", &AttentionPlan::size_bytes)
       .def_prop_ro("counts", &counts_of,
                    nb::for_getter(nb::sig("def counts(self) -> dict[str, int]")),
-                   "Tiles and index tiles over all items.")
+                   "Tiles and index tiles over all work tiles.")
       .def("__str__", [](const AttentionPlan& plan) { return to_text(plan); });
   module.def(
       "make_plan", &make_attention_plan, nb::arg("mask"), nb::kw_only(),

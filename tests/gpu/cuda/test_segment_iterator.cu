@@ -57,12 +57,12 @@ std::string compare_walks(const AttentionPlan& plan, std::int64_t& num_compared)
   const std::vector<std::int64_t> got_counts = counts.to_host();
   for (std::size_t i = 0; i < plan.work_tiles.size(); ++i) {
     if (got_counts[i] != first_step[i + 1] - first_step[i])
-      return "item " + std::to_string(i) + ": another number of tiles";
+      return "work tile " + std::to_string(i) + ": another number of tiles";
     for (auto s = static_cast<std::size_t>(first_step[i]);
          s < static_cast<std::size_t>(first_step[i + 1]); ++s) {
       if (got[s].kind != wanted[s].kind || got[s].data_index != wanted[s].data_index ||
           got[s].tile != wanted[s].tile || got[s].offset != wanted[s].offset)
-        return "item " + std::to_string(i) + ": another tile at step " + std::to_string(s);
+        return "work tile " + std::to_string(i) + ": another tile at step " + std::to_string(s);
     }
   }
   num_compared += static_cast<std::int64_t>(wanted.size());

@@ -159,7 +159,7 @@ def test_plan() -> None:
     mask = fdma.compile("causal & window(100)", 512)
     plan = fdma.make_plan(mask, batch=2, heads_q=4, heads_kv=2, head_dim=64, tile=(64, 128))
     assert plan.backend == "cpu" and plan.tile == (64, 128)
-    assert plan.num_items == 2 * 4 * 512 // 64 and plan.nbytes > 0
+    assert plan.num_work_tiles == 2 * 4 * 512 // 64 and plan.nbytes > 0
     assert plan.counts["full_tiles"] >= 0 and sum(plan.counts.values()) > 0
     assert "tile 64x128" in str(plan)
     q, k, v = random_tensors(14, 2, 512, 512, 4, 2, 64)
@@ -205,7 +205,7 @@ def test_parametric_plans_take_lengths_from_each_call(q_len: int) -> None:
     sizes: dict[str, Any] = {"batch": 3, "heads_q": 4, "heads_kv": 2, "head_dim": 32}
     plan = fdma.make_plan(mask, **sizes, form="parametric")
     assert plan.form == "parametric" and plan.nbytes < 100
-    assert plan.num_items == 3 * 4 * -(-q_len // 128)
+    assert plan.num_work_tiles == 3 * 4 * -(-q_len // 128)
     assert plan.counts["formula_tiles"] > 0 and plan.counts["bitmap_tiles"] == 0
     assert "left 63 right 0 prefix 0 sink 4" in str(plan)
     q, k, v = random_tensors(21, 3, q_len, kv_len, 4, 2, 32)

@@ -118,12 +118,12 @@ def test_decode_shares_tiles_and_splits_keys() -> None:
 
     both = plan()
     assert both.heads_per_tile == 8 and both.tile == (16, 128)
-    assert both.num_split_rows == 2 and 100 < both.num_items <= 132
+    assert both.num_split_rows == 2 and 100 < both.num_work_tiles <= 132
     assert "split rows 2" in str(both)
     assert plan(num_workers=2).num_split_rows == 0
     neither = plan(split="never", pack="never")
-    assert (neither.heads_per_tile, neither.num_split_rows, neither.num_items) == (1, 0, 16)
-    assert plan(split="never").num_items == 2
+    assert (neither.heads_per_tile, neither.num_split_rows, neither.num_work_tiles) == (1, 0, 16)
+    assert plan(split="never").num_work_tiles == 2
     on_cpu = fdma.make_plan(mask, heads_q=16, heads_kv=2, head_dim=128)
     assert on_cpu.num_split_rows == 0 and on_cpu.heads_per_tile == 1
 
@@ -133,7 +133,7 @@ def test_plans_for_sm90_are_made_anywhere() -> None:
     plan = fdma.make_plan(
         mask, heads_q=4, heads_kv=2, head_dim=128, dtype="float16", backend="sm90"
     )
-    assert plan.backend == "sm90" and plan.tile == (128, 128) and plan.num_items == 4 * 8
+    assert plan.backend == "sm90" and plan.tile == (128, 128) and plan.num_work_tiles == 4 * 8
     with pytest.raises(NotImplementedError, match=r"head_dim: sm90"):
         fdma.make_plan(mask, heads_q=1, head_dim=100, dtype="float16", backend="sm90")
     with pytest.raises(NotImplementedError, match=r"dtype: sm90"):

@@ -214,7 +214,7 @@ def test_on_a_gpu_eager_and_captured(reading: Literal["gather", "scan", "automat
 @needs_gpu
 @pytest.mark.parametrize("reading", ["gather", "scan"])
 def test_on_a_gpu_stages_go_on_with_what_others_left(reading: Literal["gather", "scan"]) -> None:
-    """With more items than multiprocessors, which are counted from 0 by every launch."""
+    """With more work tiles than multiprocessors, which are counted from 0 by every launch."""
     size = (2, 4096, 4, 64)
     q, k, v = (on_gpu(*size, seed=seed) for seed in (1, 2, 3))
     scores = on_gpu(2, 4, 4096, seed=4).float()

@@ -30,7 +30,7 @@ def error_of(folder: Path, *words: str, status: int) -> str:
 
 
 def profile(**changes: Any) -> dict[str, Any]:
-    """A device of two workers on which every computed tile costs 10 us and an item 1 us."""
+    """A device of two workers on which every computed tile costs 10 us and a work tile 1 us."""
     steps = {"tile_us": 0.0, "compute_us": 10.0}
     tile = {
         "tile": {"q": TILE, "kv": TILE},
@@ -87,25 +87,25 @@ def test_counts_and_times_are_those_of_the_cells(tmp_path: Path, seed: int) -> N
         tmp_path, "estimate", "m.h5", "--device", "device.json", "--heads", "2", "--batch", "3",
         "--head-dim", "32", "--dtype", "fp32", "--columns", "scan",
     )  # fmt: skip
-    items: list[float] = []
+    work_tiles: list[float] = []
     live_tiles = 0
     dead = 0
     for row in range(0, q_len, TILE):
         tiles = [mask[row : row + TILE, at : at + TILE] for at in range(0, kv_len, TILE)]
         live = [tile for tile in tiles if tile.any()]
-        items.append(1 + 10 * len(live))
+        work_tiles.append(1 + 10 * len(live))
         live_tiles += len(live)
         dead += sum(int((~tile).sum()) for tile in live)
-    items = sorted(items * 6, reverse=True)
+    work_tiles = sorted(work_tiles * 6, reverse=True)
     assert said["allowed_pairs"] == 6 * mask.sum()
     assert said["total_pairs"] == 6 * mask.size
     assert said["tiles"]["full"] + said["tiles"]["partial"] == 6 * live_tiles
     assert said["partial_dead_cells"] == 6 * dead
     assert said["flops"] == 4 * 32 * 6 * mask.sum()
-    assert said["masked"]["num_items"] == len(items)
-    assert said["masked"]["busy_us"] == pytest.approx(sum(items))
-    assert said["masked"]["makespan_us"] == pytest.approx(schedule(items, 2))
-    assert said["masked"]["time_us"] == pytest.approx(2 + schedule(items, 2))
+    assert said["masked"]["num_items"] == len(work_tiles)
+    assert said["masked"]["busy_us"] == pytest.approx(sum(work_tiles))
+    assert said["masked"]["makespan_us"] == pytest.approx(schedule(work_tiles, 2))
+    assert said["masked"]["time_us"] == pytest.approx(2 + schedule(work_tiles, 2))
     assert said["masked"]["computed_cells"] == 6 * live_tiles * TILE * TILE
     assert said["dense_bytes"]["float"] == 4 * mask.size
     full = [1.0 + 10 * -(-kv_len // TILE)] * (6 * -(-q_len // TILE))
@@ -120,7 +120,7 @@ def test_bytes_of_formats_are_those_of_inspect(tmp_path: Path) -> None:
         said = maskc_json(tmp_path, "estimate", "m.h5")
         sizes = {size["format"]: size["bytes"] for size in said["formats"]}
         assert sizes == inspected["bytes"]
-        held = {name: size for name, size in sizes.items() if size is not None}
+        held = {name: size for name, size in sizes.work_tiles() if size is not None}
         assert held[said["best_format"]] == min(held.values())
         for size in said["formats"]:
             assert (size["reason"] is None) == (size["bytes"] is not None)

@@ -198,7 +198,7 @@ def test_dump_prints_the_plan(tmp_path: Path) -> None:
     maskc(tmp_path, "compile", "--spec", "causal", "--q-len", "300", "-o", "m.h5")
     text = maskc(tmp_path, "run", "m.h5", "--random", "--heads", "2", "--dump", "plan")
     assert text.startswith("plan cpu ")
-    assert "items 6 " in text
+    assert "work tiles 6 " in text
     failure(tmp_path, "run", "m.h5", "--random", "--dump", "plan", "-o", "x.h5", status=2)
 
 

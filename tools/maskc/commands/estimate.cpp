@@ -226,7 +226,7 @@ void add_times(const SavingsReport& report, Lines& lines) {
   lines.add("operations",
             fmt::format("{} of {}", flops_text(report.flops), flops_text(report.dense_flops)));
   lines.add("load balance", fmt::format("{}; {} on {}, the longest {}", percent(schedule.balance()),
-                                        plural(schedule.num_work_tiles, "item"),
+                                        plural(schedule.num_work_tiles, "work tile"),
                                         plural(schedule.num_workers, "worker"),
                                         time_text(schedule.longest_item_us)));
   lines.add("memory traffic", bytes_text(report.masked.memory_bytes));

@@ -223,7 +223,7 @@ OptionSpec plan_form_option() {
   return {.name = "plan-form",
           .value = "FORM",
           .help =
-              "What the plan keeps of the mask: segments (the default), a list of work items and "
+              "What the plan keeps of the mask: segments (the default), a list of work tiles and "
               "runs of tiles; parametric, a few integers that kernels evaluate, for masks in "
               "closed form that are the same for all heads (others end with status 4).",
           .choices = {"segments", "parametric"}};

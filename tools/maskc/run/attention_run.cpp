@@ -24,7 +24,7 @@ class CountedProgress {
   CountedProgress(const char* what, std::int64_t total, bool quiet) {
     if (quiet || isatty(STDERR_FILENO) == 0) return;
     thread_ = std::thread([this, what, total] {
-      Progress progress(what, "items", false);
+      Progress progress(what, "work tiles", false);
       std::unique_lock lock(mutex_);
       while (!ended_.wait_for(lock, std::chrono::milliseconds(100), [&] { return has_ended_; })) {
         progress.update(num_done.load(std::memory_order_relaxed), total);
@@ -216,7 +216,7 @@ std::string plan_text(const AttentionPlan& plan) {
   if (counts.gather_chunks > 0) {
     text += fmt::format(", {} of gathered keys", plural(counts.gather_chunks, "chunk"));
   }
-  return text + fmt::format(" in {}", plural(plan.num_work_tiles(), "item"));
+  return text + fmt::format(" in {}", plural(plan.num_work_tiles(), "work tile"));
 }
 
 Json shape_json(const AttentionProblem& problem) {

@@ -72,7 +72,7 @@ std::int64_t live_tiles(const PlanCounts& counts);
 std::string backend_text(Backend backend);
 /// "q float16 [1, 8192, 8, 64], k float16 [..], v float16 [..], key_bias"
 std::string shape_text(const AttentionProblem& problem);
-/// "5,016 full, 800 bitmap, 344 row tiles of 128 x 128 in 512 items"
+/// "5,016 full, 800 bitmap, 344 row tiles of 128 x 128 in 512 work tiles"
 std::string plan_text(const AttentionPlan& plan);
 
 /// The name of the GPU that runs `backend`; null for cpu.

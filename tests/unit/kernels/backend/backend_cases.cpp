@@ -186,7 +186,7 @@ std::vector<BackendCase> many_work_tile_cases() {
     choice.head_dim = head_dim;
     choice.wants_lse = true;
     test_cases.push_back(
-        {std::make_shared<MaskCase>(combined("many items", 12, 1, elements, kBlock)),
+        {std::make_shared<MaskCase>(combined("many work tiles", 12, 1, elements, kBlock)),
          {12, 32, 8},
          choice});
   }

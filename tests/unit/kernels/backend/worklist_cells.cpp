@@ -46,7 +46,7 @@ std::string check_worklist_plan(const AttentionPlan& plan, const MaskCase& expec
   const std::int32_t segment = worklist_segment(plan);
   for (std::size_t i = 0; i < lists.work_tiles.size(); ++i) {
     const KvWorkTile& work_tile = lists.work_tiles[i];
-    const std::string where = fmt::format("{}: item {}: ", expected.name, i);
+    const std::string where = fmt::format("{}: work tile {}: ", expected.name, i);
     const std::int32_t kv_row = work_tile.batch * shape.heads_kv + work_tile.kv_head;
     const std::tuple order{kv_row, work_tile.begin_tile / segment,
                            -std::min(work_tile.end_tile - work_tile.begin_tile, segment),
@@ -69,7 +69,8 @@ std::string check_worklist_plan(const AttentionPlan& plan, const MaskCase& expec
   }
   for (const auto& [key, count] : work_tiles_of_key) {
     if (count > 1 && summed.count(key) == 0) {
-      return fmt::format("{}: key {} has {} items and no sums", expected.name, key.second, count);
+      return fmt::format("{}: key {} has {} work tiles and no accumulator row", expected.name,
+                         key.second, count);
     }
   }
   for (std::int64_t b = 0; b < shape.batch; ++b) {

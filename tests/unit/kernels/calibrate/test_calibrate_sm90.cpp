@@ -47,12 +47,12 @@ TEST_P(OverlapMasks, AreOfTheirKindAndEvenOverTheirRows) {
   for (const OverlapMask& mask : overlap_masks()) {
     const AttentionPlan plan = plan_of(mask, GetParam());
     EXPECT_EQ(plan.work_tiles.size() % kWorkers, 0U);
-    for (const WorkTile& item : plan.work_tiles) {
-      EXPECT_EQ(item.num_tiles, plan.work_tiles.front().num_tiles);
+    for (const WorkTile& work_tile : plan.work_tiles) {
+      EXPECT_EQ(work_tile.num_tiles, plan.work_tiles.front().num_tiles);
     }
     const EvenCall call = call_of(plan, mask);
     const double all = std::accumulate(call.tiles.begin(), call.tiles.end(), 0.0);
-    EXPECT_DOUBLE_EQ(all, call.items * plan.work_tiles.front().num_tiles);
+    EXPECT_DOUBLE_EQ(all, call.work_tiles * plan.work_tiles.front().num_tiles);
     if (mask.kind == PlanSegmentKind::full) {
       EXPECT_EQ(call.of(PlanSegmentKind::full), all);
     } else {
@@ -80,8 +80,8 @@ TEST(GatherMasks, AreListsAloneAndEvenOverTheirRows) {
     EXPECT_EQ(first.num_full, needs_masks ? 3 * first.num_entries / 4 : first.num_entries);
     const EvenCall call = call_of(plan, mask);
     EXPECT_EQ(std::accumulate(call.tiles.begin(), call.tiles.end(), 0.0), 0);
-    EXPECT_DOUBLE_EQ(call.index_tiles, call.items * plan.work_tiles.front().num_tiles);
-    EXPECT_DOUBLE_EQ(call.full_index_tiles, call.items * first.num_entries / 128);
+    EXPECT_DOUBLE_EQ(call.index_tiles, call.work_tiles * plan.work_tiles.front().num_tiles);
+    EXPECT_DOUBLE_EQ(call.full_index_tiles, call.work_tiles * first.num_entries / 128);
     last_keys[needs_masks ? 1 : 0].push_back((first.num_entries - 1) % 128 + 1);
   }
   for (const std::vector<double>& each : last_keys) {
@@ -155,7 +155,7 @@ TEST(FitEvenCalls, FindsWhatWholeIndexTilesCost) {
 TEST(FitEvenCalls, KindsThatNoCallHoldsCostWhatOthersDo) {
   std::vector<EvenCall> calls(3);
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    calls[i].items = 8;
+    calls[i].work_tiles = 8;
     calls[i].of(PlanSegmentKind::full) = 10.0 * static_cast<double>(i * i + 1);
     calls[i].us = 5 + 8 * 0.5 + 2 * calls[i].of(PlanSegmentKind::full);
   }

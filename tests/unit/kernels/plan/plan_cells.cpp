@@ -320,7 +320,7 @@ std::string check_plan(const AttentionPlan& plan, const MaskCase& expected) {
   for (std::size_t i = 0; i < plan.work_tiles.size(); ++i) {
     const WorkTile& work_tile = plan.work_tiles[i];
     const std::string where =
-        fmt::format("{}: item {} (batch {}, head {}, q_tile {}): ", expected.name, i,
+        fmt::format("{}: work tile {} (batch {}, head {}, q_tile {}): ", expected.name, i,
                     work_tile.batch, work_tile.head, work_tile.q_tile);
     if (work_tile.batch < 0 || work_tile.batch >= shape.batch || work_tile.head < 0 ||
         work_tile.head >= shape.heads_q || work_tile.head % group % plan.heads_per_tile != 0 ||
@@ -369,7 +369,8 @@ std::string check_plan(const AttentionPlan& plan, const MaskCase& expected) {
     if (order >= 0)
       counts.moved_keys += plan.kv_permutations[static_cast<std::size_t>(order)].num_keys;
   }
-  if (!(counts == plan.counts)) return expected.name + ": the counts are not those of the items";
+  if (!(counts == plan.counts))
+    return expected.name + ": the counts are not those of the work tiles";
   return {};
 }
 

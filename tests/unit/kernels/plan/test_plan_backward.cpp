@@ -33,7 +33,7 @@ std::string order_error(const AttentionPlan& plan) {
     if (work_tile.batch != first.batch || work_tile.q_tile != first.q_tile ||
         work_tile.head != first.head + static_cast<std::int32_t>(i % group) ||
         first.head % plan.shape.group_size() != 0)
-      return "item " + std::to_string(i) + " is not in its group";
+      return "work tile " + std::to_string(i) + " is not in its group";
   }
   return {};
 }
@@ -126,7 +126,8 @@ TEST(BackwardPlan, SaysItsDirectionInItsText) {
   ASSERT_TRUE(plan);
   const std::string text = to_text(*plan, 1);
   EXPECT_EQ(text.find("plan cpu backward tile 16x16 score none\n"), 0U) << text;
-  EXPECT_NE(text.find("item 0: batch 0 head 0 kv_tile 0, 3 tiles: "), std::string::npos) << text;
+  EXPECT_NE(text.find("work tile 0: batch 0 head 0 kv_tile 0, 3 tiles: "), std::string::npos)
+      << text;
 }
 
 TEST(BackwardPlan, SaysWhatItDoesNotHave) {

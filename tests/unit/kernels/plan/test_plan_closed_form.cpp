@@ -188,7 +188,7 @@ TEST(MakeClosedFormPlan, HasItsText) {
             "plan cpu tile 128x128 score none form parametric\n"
             "shape batch 2 heads 4/2 q_len 300 kv_len 400 head_dim 128/128 dtypes float32 float32 "
             "float32 -> float32\n"
-            "items 24 (0 empty), 68 bytes\n"
+            "work tiles 24 (0 empty), 68 bytes\n"
             "tiles full 0 formula 48\n"
             "rows 1 heads a tile, 1 splits, sections of 2 KV heads\n"
             "formula 0: pos = q + kv_len - q_len +3 left inf right 0 prefix 7 sink 0 "

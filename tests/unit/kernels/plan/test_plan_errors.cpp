@@ -154,8 +154,8 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfItems) {
       0)
     ++moving;
   expect_caught(*plan,
-                {{"an item less", [](auto& p) { p.work_tiles.pop_back(); }},
-                 {"an item twice", [](auto& p) { p.work_tiles[1] = p.work_tiles[0]; }},
+                {{"a work tile less", [](auto& p) { p.work_tiles.pop_back(); }},
+                 {"a work tile twice", [](auto& p) { p.work_tiles[1] = p.work_tiles[0]; }},
                  {"batch", [](auto& p) { p.work_tiles[0].batch = 2; }},
                  {"negative batch", [](auto& p) { p.work_tiles[0].batch = -1; }},
                  {"head", [](auto& p) { p.work_tiles[0].head = 2; }},
@@ -306,7 +306,7 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfColumns) {
        {"no order of heads", [](auto& p) { p.permutation_of.clear(); }},
        {"order of a head", [](auto& p) { p.permutation_of[0] = 1; }},
        {"negative order of a head", [](auto& p) { p.permutation_of[0] = -2; }},
-       {"a head without the order that items have", [](auto& p) { p.permutation_of[0] = -1; }},
+       {"a head without the order that work tiles have", [](auto& p) { p.permutation_of[0] = -1; }},
        {"the order's segment is not the first",
         [](auto& p) { std::swap(p.segments[0], p.segments[1]); }},
        {"the order's segment has tiles", [](auto& p) { p.segments[0].end_tile = 1; }},

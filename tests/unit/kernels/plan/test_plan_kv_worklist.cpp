@@ -319,7 +319,7 @@ TEST(KvWorklistPlan, SaysItsListsInItsText) {
   EXPECT_NE(text.find("listed keys 128 in tiles of 128, sums 0, keys moved 100\n"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("item 0: batch 0 kv_head 0 key_tile 0: tiles [0, 2), full [0, 0)\n"),
+  EXPECT_NE(text.find("work tile 0: batch 0 kv_head 0 key_tile 0: tiles [0, 2), full [0, 0)\n"),
             std::string::npos)
       << text;
 }

@@ -367,8 +367,9 @@ TEST(SplitPlans, AreShownByTheirText) {
   const std::string text = to_text(plan, 2);
   EXPECT_THAT(text, HasSubstr("plan sm90 tile 32x128 of 4 heads score none\n"));
   EXPECT_THAT(text, HasSubstr("split rows 2, partial results 16\n"));
-  EXPECT_THAT(text, HasSubstr("item 1: batch 0 heads [0, 3) q_tile 0, 1 tiles from 1 on, partial 1:"
-                              " full [0, 7), rows 0 [7, 8)\n"));
+  EXPECT_THAT(text,
+              HasSubstr("work tile 1: batch 0 heads [0, 3) q_tile 0, 1 tiles from 1 on, partial 1:"
+                        " full [0, 7), rows 0 [7, 8)\n"));
 }
 
 TEST(ValidatePlan, RejectsOneChangedFieldOfSplitRows) {
@@ -378,8 +379,8 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfSplitRows) {
   ASSERT_GT(plan.split_rows[0].num_partials, 2);
   expect_caught(
       plan,
-      {{"an item less", [](auto& p) { p.work_tiles.pop_back(); }},
-       {"an item twice", [](auto& p) { p.work_tiles[1] = p.work_tiles[0]; }},
+      {{"a work tile less", [](auto& p) { p.work_tiles.pop_back(); }},
+       {"a work tile twice", [](auto& p) { p.work_tiles[1] = p.work_tiles[0]; }},
        {"whole", [](auto& p) { p.work_tiles[0].partial = kWholeRow; }},
        {"another partial", [](auto& p) { ++p.work_tiles[0].partial; }},
        {"a partial of another row", [](auto& p) { p.work_tiles[0].partial = num_partials(p) - 1; }},

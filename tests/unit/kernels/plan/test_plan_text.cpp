@@ -23,15 +23,15 @@ TEST(PlanText, ShowsHeaderCountsAndItems) {
             "plan cpu tile 16x16 score key_bias\n"
             "shape batch 1 heads 2/1 q_len 40 kv_len 50 head_dim 64/128 dtypes float32 bfloat16 "
             "bfloat16 -> float32\n"
-            "items 6 (0 empty), 568 bytes\n"
+            "work tiles 6 (0 empty), 568 bytes\n"
             "tiles full 6 bitmap 12 rows 0 columns 0 (0 entries) gather 0 (0 entries)\n"
-            "item 0: batch 0 head 0 q_tile 2, 4 tiles: full [0, 2), bitmap 2 [2, 3), "
+            "work tile 0: batch 0 head 0 q_tile 2, 4 tiles: full [0, 2), bitmap 2 [2, 3), "
             "bitmap 3 [3, 4)\n"
-            "item 1: batch 0 head 1 q_tile 2, 4 tiles: full [0, 2), bitmap 2 [2, 3), "
+            "work tile 1: batch 0 head 1 q_tile 2, 4 tiles: full [0, 2), bitmap 2 [2, 3), "
             "bitmap 3 [3, 4)\n"
-            "item 2: batch 0 head 0 q_tile 1, 3 tiles: full [0, 1), bitmap 0 [1, 2), "
+            "work tile 2: batch 0 head 0 q_tile 1, 3 tiles: full [0, 1), bitmap 0 [1, 2), "
             "bitmap 1 [2, 3)\n"
-            ".. 3 more items\n");
+            ".. 3 more work tiles\n");
 }
 
 // Long thin live ranges, and rows from 256 on without keys.
@@ -50,14 +50,14 @@ TEST(PlanText, ShowsColumnsKvIndexListsAndItemsWithoutKeys) {
   };
   EXPECT_EQ(work_tiles_of(ColumnMode::gather),
             "tiles full 0 bitmap 0 rows 0 columns 0 (0 entries) gather 2 (205 entries)\n"
-            "item 0: batch 0 head 0 q_tile 1, 1 tiles: gather 1 (114 keys, 0 full)\n"
-            "item 1: batch 0 head 0 q_tile 0, 1 tiles: gather 0 (91 keys, 23 full)\n"
-            "item 2: batch 0 head 0 q_tile 2, 0 tiles:\n");
+            "work tile 0: batch 0 head 0 q_tile 1, 1 tiles: gather 1 (114 keys, 0 full)\n"
+            "work tile 1: batch 0 head 0 q_tile 0, 1 tiles: gather 0 (91 keys, 23 full)\n"
+            "work tile 2: batch 0 head 0 q_tile 2, 0 tiles:\n");
   EXPECT_EQ(work_tiles_of(ColumnMode::scan),
             "tiles full 0 bitmap 0 rows 0 columns 16 (205 entries) gather 0 (0 entries)\n"
-            "item 0: batch 0 head 0 q_tile 1, 8 tiles: columns 0 [0, 8)\n"
-            "item 1: batch 0 head 0 q_tile 0, 8 tiles: columns 0 [0, 8)\n"
-            "item 2: batch 0 head 0 q_tile 2, 0 tiles:\n");
+            "work tile 0: batch 0 head 0 q_tile 1, 8 tiles: columns 0 [0, 8)\n"
+            "work tile 1: batch 0 head 0 q_tile 0, 8 tiles: columns 0 [0, 8)\n"
+            "work tile 2: batch 0 head 0 q_tile 2, 0 tiles:\n");
 }
 
 }  // namespace
