@@ -171,11 +171,11 @@ class BackwardWorkTile : TileWalk<BackwardWorkTile> {
         head_dim_(static_cast<std::size_t>(run.plan->shape.head_dim)),
         head_dim_v_(static_cast<std::size_t>(run.plan->shape.head_dim_v)),
         first_row_index_(run.row_index(work_tile.batch, work_tile.head, 0)),
-        turns_(run.tiles_of(work_tile)),
+        dq_tiles_(run.tiles_of(work_tile)),
         ticket_(ticket) {}
 
   void run() {
-    turns_.next(dq_tile_);
+    dq_tiles_.next(dq_tile_);
     walk();
   }
 
@@ -205,7 +205,7 @@ class BackwardWorkTile : TileWalk<BackwardWorkTile> {
     ++ticket_;
     --num_ended_;
     has_dq_position_ = false;
-    turns_.next(dq_tile_);
+    dq_tiles_.next(dq_tile_);
   }
 
   // ---- a chunk
@@ -362,7 +362,7 @@ class BackwardWorkTile : TileWalk<BackwardWorkTile> {
   const KeyTile& keys_;
   BackwardWorkspace& ws_;
   std::size_t head_dim_, head_dim_v_, first_row_index_;
-  TileCursor turns_;
+  TileCursor dq_tiles_;
   std::int32_t dq_tile_ = 0;
   const std::int32_t*& ticket_;
   std::int32_t num_ended_ = 0;  ///< tiles from dq_tile_ on whose columns are all appended

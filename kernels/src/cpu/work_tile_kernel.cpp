@@ -31,9 +31,9 @@ namespace fdma::cpu::HWY_NAMESPACE {
 
 constexpr double kLn2 = 0.693147180559945309417;
 
-class WorkTileKernel : TileWalk<WorkTileKernel> {
+class ForwardWorkTile : TileWalk<ForwardWorkTile> {
  public:
-  WorkTileKernel(const CpuCall& call, const WorkTile& work_tile, Workspace& workspace)
+  ForwardWorkTile(const CpuCall& call, const WorkTile& work_tile, Workspace& workspace)
       : TileWalk(*call.plan, work_tile,
                  call.elements.empty() ? nullptr
                                        : &call.elements[static_cast<std::size_t>(work_tile.batch)],
@@ -51,7 +51,7 @@ class WorkTileKernel : TileWalk<WorkTileKernel> {
   }
 
  private:
-  friend TileWalk<WorkTileKernel>;
+  friend TileWalk<ForwardWorkTile>;
 
   void end_tile(std::int32_t) {}
 
@@ -155,7 +155,7 @@ class WorkTileKernel : TileWalk<WorkTileKernel> {
 };
 
 void run_work_tile_here(const CpuCall& call, const WorkTile& work_tile, Workspace& workspace) {
-  WorkTileKernel(call, work_tile, workspace).run();
+  ForwardWorkTile(call, work_tile, workspace).run();
 }
 
 const char* target_name_here() { return hwy::TargetName(HWY_TARGET); }

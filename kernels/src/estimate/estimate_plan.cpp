@@ -216,12 +216,13 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
   estimate.query_us = query_us(plan, profile);
   estimate.extra_us = extra_us(plan, profile, extras, estimate.schedule.makespan_us);
   const double outside_us = estimate.launch_us + estimate.move_us + estimate.combine_us;
-  const double items_us = estimate.schedule.makespan_us + estimate.query_us + estimate.extra_us;
-  estimate.time_us = outside_us + std::max(items_us, estimate.memory_us);
+  const double work_tiles_us =
+      estimate.schedule.makespan_us + estimate.query_us + estimate.extra_us;
+  estimate.time_us = outside_us + std::max(work_tiles_us, estimate.memory_us);
   const double sustained_makespan_us = burst_makespan_us * (1 + slowdown);
-  const double sustained_items_us = sustained_makespan_us + estimate.query_us +
-                                    extra_us(plan, profile, extras, sustained_makespan_us);
-  estimate.sustained_time_us = outside_us + std::max(sustained_items_us, estimate.memory_us);
+  const double sustained_work_tiles_us = sustained_makespan_us + estimate.query_us +
+                                         extra_us(plan, profile, extras, sustained_makespan_us);
+  estimate.sustained_time_us = outside_us + std::max(sustained_work_tiles_us, estimate.memory_us);
   return estimate;
 }
 

@@ -200,7 +200,7 @@ class WorklistTileGroups {
 };
 
 // Finds the order of tile groups, given how the tile groups of several heads interleave.
-template <class Units>
+template <class TileGroups>
 class OrderSearch {
  public:
   OrderSearch(const AttentionPlan& plan, int num_workers)
@@ -308,7 +308,7 @@ class OrderSearch {
     AccumulationOrder best;
     double least = std::numeric_limits<double>::infinity();
     for (const bool is_down : {false, true}) {
-      if (is_down && !Units::kMayWalkDown) continue;
+      if (is_down && !TileGroups::kMayWalkDown) continue;
       double cost = is_down ? kCostOfWalkingDown : 1;
       for (std::int64_t times = 1; times <= kMostTimesTheHeads; times *= 2) {
         if (times > 1 && times / 2 * heads >= num_heads_) break;
@@ -324,7 +324,7 @@ class OrderSearch {
     return best;
   }
 
-  Units tile_groups_;
+  TileGroups tile_groups_;
   std::int64_t num_q_tiles_, num_heads_, rows_of_head_;
   double tiles_in_cache_;
   double wait_cost_;

@@ -27,7 +27,7 @@ namespace fdma {
 namespace {
 
 constexpr double kPartialTile = 1.1;
-constexpr double kItem = 0.9;
+constexpr double kWholeWorkTile = 0.9;
 constexpr double kSplitWorkTile = 1.2;  ///< a split work tile writes its result in float32
 constexpr double kCombine = 2;          ///< launch and latency of combining: about 3 us
 constexpr double kCombineRow = 1e-4;    ///< a query row of a partial result, read by all workers
@@ -72,7 +72,7 @@ std::int32_t num_split_runs(std::int32_t num_tiles, std::int32_t largest) {
 }
 
 double split_run_cost(const Row& row, std::int32_t split_run_tiles, std::int32_t split_runs) {
-  if (split_runs == 1) return row.tiles + kItem;
+  if (split_runs == 1) return row.tiles + kWholeWorkTile;
   return row.tiles * split_run_tiles / row.num_tiles + kSplitWorkTile;
 }
 
@@ -103,8 +103,8 @@ class Splitter {
     // be gained.
     double sum = 0, longest_cost = 0;
     for (const Row& row : rows_) {
-      sum += row.tiles + kItem;
-      longest_cost = std::max(longest_cost, row.tiles + kItem);
+      sum += row.tiles + kWholeWorkTile;
+      longest_cost = std::max(longest_cost, row.tiles + kWholeWorkTile);
     }
     if (longest_cost <= kLeastGain * sum / num_workers_) return 0;
     const Prediction whole = *predict(longest_);
@@ -218,14 +218,14 @@ double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers) {
   if (plan.is_closed_form()) {
     for (const WorkTile& work_tile : closed_form_work_tiles(plan, closed_form_elements(plan))) {
       costs.push_back(std::max(work_tile.num_tiles, 1) +
-                      (work_tile.partial == kWholeRow ? kItem : kSplitWorkTile));
+                      (work_tile.partial == kWholeRow ? kWholeWorkTile : kSplitWorkTile));
     }
     return simulate_schedule(costs, num_workers).makespan_us + combine_tiles(plan);
   }
   costs.reserve(plan.work_tiles.size());
   for (const WorkTile& work_tile : plan.work_tiles) {
     if (work_tile.partial == kWholeRow) {
-      costs.push_back(tiles_cost(plan, work_tile) + kItem);
+      costs.push_back(tiles_cost(plan, work_tile) + kWholeWorkTile);
       continue;
     }
     std::int64_t of_row = 0;
