@@ -37,7 +37,7 @@ std::string closed_form_text_of(const AttentionPlan& plan, std::int64_t max_clos
       "shape batch {} heads {}/{} q_len {} kv_len {} head_dim {}/{} dtypes {} {} {} -> {}\n"
       "work tiles {} ({} empty), {} bytes\n"
       "tiles full {} formula {}\n"
-      "rows {} heads a tile, {} splits, sections of {} KV heads\n",
+      "rows {} heads a tile, {} splits, {} KV heads in L2\n",
       to_string(plan.backend), plan.tile.block_q, plan.tile.block_kv, to_string(plan.score.kind),
       shape.batch, shape.heads_q, shape.heads_kv, fmt::join(shape.q_lens, ","),
       fmt::join(shape.kv_lens, ","), shape.head_dim, shape.head_dim_v, to_string(shape.q_dtype),

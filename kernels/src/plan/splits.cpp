@@ -81,7 +81,7 @@ struct Prediction {
   double perfect_time;  ///< the same if work could be shared at will
 };
 
-// Cuts rows of sections, longest first in each, into parts of at most `largest` tiles.
+// Cuts the rows of each group of heads in L2, longest first, into parts of at most `largest` tiles.
 class Splitter {
  public:
   Splitter(const AttentionPlan& plan, std::span<const std::size_t> l2_groups,

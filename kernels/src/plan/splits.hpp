@@ -46,9 +46,9 @@ double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers);
 /// splitting gains less than 3 %.
 std::int32_t closed_form_splits(const AttentionPlan& plan, std::int32_t num_workers);
 
-/// Splits rows of `plan`, whose work tiles are whole, if that reduces predicted_tiles by at least 3
-/// %; otherwise leaves the plan as it is. Work tiles of group i, which are [sections[i], sections[i
-/// + 1]) before the split, stay together, longest first.
+/// Splits rows of `plan`, whose work tiles are whole, if that reduces predicted_tiles by at least
+/// 3 %; otherwise leaves the plan as it is. The work tiles of group i of heads in L2, which are
+/// [l2_groups[i], l2_groups[i + 1]) before the split, stay together, longest first.
 ///
 /// Cost: O(work tiles log workers) if workers are busy anyway. Otherwise the same for each part
 /// size that is tried, some dozens at most.

@@ -190,7 +190,7 @@ TEST(MakeClosedFormPlan, HasItsText) {
             "float32 -> float32\n"
             "work tiles 24 (0 empty), 68 bytes\n"
             "tiles full 0 formula 48\n"
-            "rows 1 heads a tile, 1 splits, sections of 2 KV heads\n"
+            "rows 1 heads a tile, 1 splits, 2 KV heads in L2\n"
             "formula 0: pos = q + kv_len - q_len +3 left inf right 0 prefix 7 sink 0 "
             "keys [5, kv_len) documents 5 at 0,80,80,133,300,400\n");
 }
