@@ -36,7 +36,7 @@ std::string closed_form_text_of(const AttentionPlan& plan, std::int64_t max_clos
       "plan {} tile {}x{} score {} form parametric\n"
       "shape batch {} heads {}/{} q_len {} kv_len {} head_dim {}/{} dtypes {} {} {} -> {}\n"
       "work tiles {} ({} empty), {} bytes\n"
-      "tiles full {} formula {}\n"
+      "tiles full {} closed form {}\n"
       "rows {} heads a tile, {} splits, {} KV heads in L2\n",
       to_string(plan.backend), plan.tile.block_q, plan.tile.block_kv, to_string(plan.score.kind),
       shape.batch, shape.heads_q, shape.heads_kv, fmt::join(shape.q_lens, ","),
@@ -47,9 +47,10 @@ std::string closed_form_text_of(const AttentionPlan& plan, std::int64_t max_clos
   const auto count = static_cast<std::int64_t>(plan.closed_forms.size());
   const std::int64_t shown = std::min(max_closed_forms, count);
   for (std::int64_t i = 0; i < shown; ++i) {
-    text += fmt::format("formula {}: {}\n", i, closed_form_text(plan, static_cast<std::size_t>(i)));
+    text +=
+        fmt::format("closed form {}: {}\n", i, closed_form_text(plan, static_cast<std::size_t>(i)));
   }
-  if (shown < count) text += fmt::format(".. {} more formulas\n", count - shown);
+  if (shown < count) text += fmt::format(".. {} more closed forms\n", count - shown);
   return text;
 }
 

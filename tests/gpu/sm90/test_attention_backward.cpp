@@ -145,7 +145,7 @@ TEST(AttentionBackwardOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
 }
 
 // The accumulation order follows from the closed form, lengths and documents of each call.
-TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunByFormulas) {
+TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunByClosedForms) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuFixture fixture;
   BackwardChoice backward;

@@ -207,7 +207,7 @@ std::string plan_text(const AttentionPlan& plan) {
   const PlanCounts& counts = plan.counts;
   std::string text = fmt::format("{} full", count_text(counts.full_tiles));
   if (counts.formula_tiles > 0) {
-    text += fmt::format(", {} formula", count_text(counts.formula_tiles));
+    text += fmt::format(", {} closed-form", count_text(counts.formula_tiles));
   }
   if (counts.bitmap_tiles > 0) text += fmt::format(", {} bitmap", count_text(counts.bitmap_tiles));
   if (counts.row_tiles > 0) text += fmt::format(", {} row", count_text(counts.row_tiles));

@@ -139,7 +139,7 @@ TEST(AttentionBackward, IsAccurateForRandomMasksOfEveryKindOfSegment) {
 }
 
 // The masks of the mask suite that have a closed form, by closed forms in place of segments.
-TEST(AttentionBackward, IsAccurateByFormulas) {
+TEST(AttentionBackward, IsAccurateByClosedForms) {
   std::size_t number = 0;
   for (int index : {0, 1, 2, 3, 4}) {
     for (const PairLengths& lengths : kPairLengths) {

@@ -113,7 +113,7 @@ TEST(ClosedFormColumns, VisitsEveryTrueCellAndCallsFullWhatIsFull) {
 }
 
 // All closed forms of small integers over all small lengths: none is left to chance.
-TEST(ClosedFormColumns, IsExactForEverySmallFormula) {
+TEST(ClosedFormColumns, IsExactForEverySmallClosedForm) {
   constexpr std::int32_t kFar = kClosedFormUnbounded;
   ClosedFormCase each;
   for (each.q_len = 0; each.q_len <= 4; ++each.q_len) {

@@ -66,7 +66,7 @@ TEST(ClosedFormDqOrders, CountWhoComesBefore) {
   EXPECT_EQ(3 + offsets.near, 2);
 }
 
-TEST(ClosedFormDqOrders, AreThoseOfRandomFormulas) {
+TEST(ClosedFormDqOrders, AreThoseOfRandomClosedForms) {
   int num_waiting = 0;
   for (std::uint32_t seed = 0; seed < 12000; ++seed) {
     RandomClosedForm random(seed);
@@ -79,7 +79,7 @@ TEST(ClosedFormDqOrders, AreThoseOfRandomFormulas) {
 }
 
 // All closed forms of small integers over all small lengths, without documents and with two.
-TEST(ClosedFormDqOrders, AreThoseOfEverySmallFormula) {
+TEST(ClosedFormDqOrders, AreThoseOfEverySmallClosedForm) {
   constexpr std::int32_t kFar = kClosedFormUnbounded;
   ClosedFormCase each;
   int num_waiting = 0;

@@ -66,7 +66,7 @@ TEST(MakeClosedFormPlan, HasTheCellsOfItsMask) {
 }
 
 // Elements that differ in their lengths alone share a closed form; others have one each.
-TEST(MakeClosedFormPlan, SharesAFormulaWhereElementsDifferInLengthOnly) {
+TEST(MakeClosedFormPlan, SharesAClosedFormWhereElementsDifferInLengthOnly) {
   const auto mask_of = [](std::int64_t left_of_last) {
     std::vector<MaskCase> cases;
     for (const std::int64_t len : {90, 70, 50}) {
@@ -189,13 +189,13 @@ TEST(MakeClosedFormPlan, HasItsText) {
             "shape batch 2 heads 4/2 q_len 300 kv_len 400 head_dim 128/128 dtypes float32 float32 "
             "float32 -> float32\n"
             "work tiles 24 (0 empty), 68 bytes\n"
-            "tiles full 0 formula 48\n"
+            "tiles full 0 closed form 48\n"
             "rows 1 heads a tile, 1 splits, 2 KV heads in L2\n"
-            "formula 0: pos = q + kv_len - q_len +3 left inf right 0 prefix 7 sink 0 "
+            "closed form 0: pos = q + kv_len - q_len +3 left inf right 0 prefix 7 sink 0 "
             "keys [5, kv_len) documents 5 at 0,80,80,133,300,400\n");
 }
 
-TEST(MakeClosedFormPlan, RejectsWhatHasNoFormula) {
+TEST(MakeClosedFormPlan, RejectsWhatHasNoClosedForm) {
   const auto expect_error = [](const BlockMask& mask, std::int32_t heads, const char* text) {
     const auto plan = make_plan(mask, testing::shape_for(mask, 1, heads, 1), {}, parametric());
     ASSERT_FALSE(plan) << text;
@@ -233,7 +233,7 @@ TEST(ValidatePlan, RejectsSplitsOfABackwardPlan) {
   EXPECT_THAT(valid.error().message, HasSubstr("num_splits: expected 1 in a backward plan, got 2"));
 }
 
-TEST(ValidatePlan, RejectsWrongFormulas) {
+TEST(ValidatePlan, RejectsWrongClosedForms) {
   const BlockMask mask = testing::block_mask_of(testing::plain_forms(200, 200)[9]);
   const AttentionPlan plan = *make_plan(mask, testing::shape_for(mask, 1, 2, 2), {}, parametric());
   const auto expect_wrong = [&](const char* text, auto&& change) {
