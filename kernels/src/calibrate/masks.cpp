@@ -78,7 +78,7 @@ BlockMask row_intervals(BlockShape tile, bool is_sparse, std::mt19937_64& random
 
 /// A mask in which each key is live from a random row of the first tile row to one of the last. One
 /// key in 8 (or, if `is_sparse`, all but one in kSparse) is never live.
-BlockMask lifetimes(BlockShape tile, bool is_sparse, std::mt19937_64& random) {
+BlockMask live_ranges(BlockShape tile, bool is_sparse, std::mt19937_64& random) {
   ColumnIntervals keys;
   keys.q_len = kTileRows * tile.block_q;
   keys.kv_len = kLongKeys;
@@ -214,8 +214,8 @@ std::vector<CalibrationMask> calibration_masks(BlockShape tile) {
   masks.push_back({row_intervals(tile, false, random)});
   masks.push_back({row_intervals(tile, true, random)});
   for (const ColumnMode columns : {ColumnMode::scan, ColumnMode::gather}) {
-    masks.push_back({lifetimes(tile, false, random), columns});
-    masks.push_back({lifetimes(tile, true, random), columns});
+    masks.push_back({live_ranges(tile, false, random), columns});
+    masks.push_back({live_ranges(tile, true, random), columns});
   }
   return masks;
 }

@@ -106,7 +106,7 @@ TEST_F(SegmentIteratorOnDevice, WalksKvIndexListsAndItemsWithoutKeysAsTheHostDoe
     testing::Cells cells = testing::random_live_ranges(rng, 400, 900, 2);
     for (std::int64_t q = 0; q < 130; ++q)
       for (std::int64_t k = 0; k < 900; ++k) cells.at(q, k) = 0;
-    const testing::MaskCase each = testing::case_of("lifetimes", cells, {128, 128});
+    const testing::MaskCase each = testing::case_of("live ranges", cells, {128, 128});
     PlanOptions options;
     options.columns = ColumnMode::gather;
     const auto plan = make_plan(each.mask, testing::shape_for(each.mask, 1, 2, 1), {}, options);

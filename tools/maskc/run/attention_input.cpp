@@ -234,7 +234,7 @@ OptionSpec columns_option() {
           .value = "MODE",
           .help =
               "How tiles of few live keys (evictions, learned selections) run: scan tiles, gather "
-              "the live keys, reorder the keys by their lifetimes, or what costs least (the "
+              "the live keys, reorder the keys by their live ranges, or what costs least (the "
               "default, automatic).",
           .choices = {"automatic", "scan", "gather", "reorder"}};
 }

@@ -90,7 +90,7 @@ TEST(AttentionForward, IsAccurateForColumnMasksInEveryMode) {
         for (std::int64_t q = 0; q < q_len; ++q) cells.at(q, k) = 0;
       }
     }
-    const MaskCase mask = testing::case_of("lifetimes", cells, {128, 128});
+    const MaskCase mask = testing::case_of("live ranges", cells, {128, 128});
     AttentionShape shape = testing::shape_for(mask.mask, 1, 2, 1);
     shape.head_dim = 40;
     shape.head_dim_v = 24;

@@ -338,7 +338,7 @@ TEST(Estimate, CallsWithoutAPauseTakeWhatThePowerLimitTakes) {
 
 TEST(Estimate, ComparesTilesAndColumnModesFastestFirst) {
   std::mt19937 rng(5);
-  const MaskCase mask = case_of("lifetimes", random_live_ranges(rng, 400, 600, 2), {32, 32});
+  const MaskCase mask = case_of("live ranges", random_live_ranges(rng, 400, 600, 2), {32, 32});
   const AttentionShape shape = with_head_dim(shape_for(mask.mask, 1, 2, 1), 64);
   const DeviceProfile profile = profile_of({{64, 64}, {128, 64}});
   EstimateOptions options;
@@ -458,7 +458,7 @@ TEST(Estimate, RejectsWhatTheProfileOrThePlanCannotServe) {
   odd.heads_kv = 3;
   EXPECT_EQ(estimate(mask, odd, cpu, options).error().code, ErrorCode::invalid_argument);
   std::mt19937 rng(7);
-  const MaskCase columns = case_of("lifetimes", random_live_ranges(rng, 256, 256, 1), {128, 128});
+  const MaskCase columns = case_of("live ranges", random_live_ranges(rng, 256, 256, 1), {128, 128});
   PlanOptions gathered;
   gathered.columns = ColumnMode::gather;
   const AttentionShape float32_shape = with_head_dim(shape_for(columns.mask, 1, 1, 1), 64);

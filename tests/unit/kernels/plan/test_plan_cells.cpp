@@ -117,7 +117,7 @@ TEST(MakePlan, ScansOrGathersColumnsAsAsked) {
     for (std::int64_t q = begin; q < std::min<std::int64_t>(512, begin + 200); ++q)
       cells.at(q, k) = 1;
   }
-  const MaskCase each = testing::case_of("lifetimes", cells, {128, 128});
+  const MaskCase each = testing::case_of("live ranges", cells, {128, 128});
   const AttentionShape shape = testing::shape_for(each.mask, 1, 1, 1);
   PlanOptions options;
   options.columns = ColumnMode::scan;

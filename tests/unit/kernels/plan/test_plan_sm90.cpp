@@ -134,7 +134,7 @@ TEST(PlanForSm90, HasTheCellsOfGatheredColumns) {
   for (const auto& [q_len, heads_q, heads_kv] :
        {std::tuple{300, 2, 1}, {40, 8, 2}, {16, 6, 2}, {128, 1, 1}}) {
     const MaskCase mask =
-        testing::case_of("lifetimes", testing::random_live_ranges(rng, q_len, 700, 2), kTile);
+        testing::case_of("live ranges", testing::random_live_ranges(rng, q_len, 700, 2), kTile);
     EXPECT_EQ(plan_error(mask, half_shape(mask.mask, 2, heads_q, heads_kv), ColumnMode::gather),
               "");
   }
