@@ -220,7 +220,7 @@ test_gpu Small/DynamicMaskZeros.AreWrittenInTime/*
 select/test_gpu_select DeviceTopk.Batch*:DeviceTopk.Nan*:DeviceTopk.Any*
 select/test_gpu_select DeviceTopk.ScoresOfEveryScale:DeviceTopk.CapturedInAGraph*
 select/test_gpu_select DeviceLists.Share*:DeviceLists.Batches*:DeviceLists.Keys*
-select/test_gpu_select DeviceKvWorklist.Pieces*:DeviceKvWorklist.Nobody*
+select/test_gpu_select DeviceKvWorklist.KeySegments*:DeviceKvWorklist.Nobody*
 select/test_gpu_select DeviceZohScores.Strides:DeviceZohScores.Extremes*:DeviceZohScores.Many*
 select/test_gpu_select DeviceZohBackward.Strides:DeviceZohBackward.Gradients*:DeviceZohBackward.Keys*
 select/test_gpu_select DeviceIncrementalTopk.All*:DeviceIncrementalTopk.Replays*

@@ -221,7 +221,7 @@ TEST(DeviceLists, BatchesDoNotChangeThem) {
   }
 }
 
-TEST(DeviceLists, MorePiecesThanAWindow) {
+TEST(DeviceLists, MoreKeySegmentsThanAWindow) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(3);
   expect_lists(gpu_test::random_rows<Case>(random, 2'200'000, 300, 1, 200, 40));

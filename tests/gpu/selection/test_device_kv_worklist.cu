@@ -252,7 +252,7 @@ TEST(DeviceKvWorklist, EqualThoseOfTheHost) {
   }
 }
 
-TEST(DeviceKvWorklist, PiecesOfKeysAreCutOrNot) {
+TEST(DeviceKvWorklist, KeySegmentsAreCutOrNot) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(2);
   Case c;

@@ -94,7 +94,7 @@ TEST(DeviceTopk, EqualsTheHostForEveryMaskOfTheClass) {
   }
 }
 
-TEST(DeviceTopk, GroupsLongerAndShorterThanAPiece) {
+TEST(DeviceTopk, GroupsLongerAndShorterThanAKeySegment) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(2);
   std::vector<std::int32_t> many(900);
@@ -130,7 +130,7 @@ TEST(DeviceTopk, ManyTokens) {
 }
 
 // So many rows that launches overlap. Groups begin anywhere in the key segments of a block.
-TEST(DeviceTopk, ManyRowsOfPieces) {
+TEST(DeviceTopk, ManyRowsOfKeySegments) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(6);
   for (const ColumnIntervals& among : {groups({131072}, true, 0), groups({131072 + 77}, true, 0),
@@ -150,7 +150,7 @@ TEST(DeviceTopk, ManyRowsOfPieces) {
 }
 
 // The same with one key segment in each row, for which no thresholds are computed.
-TEST(DeviceTopk, ManyRowsOfOnePiece) {
+TEST(DeviceTopk, ManyRowsOfOneKeySegment) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(8);
   for (const ColumnIntervals& among :

@@ -133,7 +133,7 @@ TEST(HeadWorklists, LeavesKeysWholeThatEndAsTheyBegin) {
   const HeadWorklist lists = make_head_worklist(offsets, intervals, 6000, 8, 500);
   EXPECT_TRUE(lists.accum_keys.empty());
   EXPECT_EQ(lists.work_tiles.size(), 47U);
-  // Of the second piece every eighth lives longer.
+  // Every eighth key of the second 2048 lives longer.
   for (std::int32_t k = 2048; k < 4096; k += 8) {
     intervals[static_cast<std::size_t>(k)].end = k + 751;
   }

@@ -156,7 +156,7 @@ TEST(PackedFragments, RepeatEachMaskRowForEveryHead) {
   }
 }
 
-TEST(Pieces, AreEvenAndCoverARow) {
+TEST(SplitRuns, AreEvenAndCoverARow) {
   for (const std::int32_t num_tiles : {1, 2, 7, 64, 1024, 1025}) {
     for (std::int32_t n = 1; n <= std::min(num_tiles, 140); ++n) {
       std::int32_t next = 0;
