@@ -23,7 +23,7 @@ Run = dict[str, Any]
 
 MASKS = ("random_eviction", "topk", "token_lists")
 PROFILE = "h200"
-STRETCH = 128
+ROWS_AT_ONCE = 128
 SEED = 20261122
 LARGEST_DIFFERENCE = 0.05
 
@@ -34,8 +34,10 @@ def compiled_mask(fdma: Any, name: str, tokens: int, width: int) -> Any:
         scores = random.standard_normal(tokens, dtype=np.float32)
         return fdma.compile(f"causal & topk(@scores, {width})", tokens, tables={"scores": scores})
     if name == "token_lists":
-        seen = random.random((tokens // STRETCH, tokens), dtype=np.float32) < 1 / 8
-        return fdma.compile(f"causal & @seen[q // {STRETCH}, k]", tokens, tables={"seen": seen})
+        seen = random.random((tokens // ROWS_AT_ONCE, tokens), dtype=np.float32) < 1 / 8
+        return fdma.compile(
+            f"causal & @seen[q // {ROWS_AT_ONCE}, k]", tokens, tables={"seen": seen}
+        )
     mask = suite_mask(name, tokens)
     return fdma.compile(mask.spec, tokens, tables=mask.tables)
 

@@ -143,7 +143,7 @@ std::string row_error(const sm90::PlanArrays& arrays, const std::vector<sm90::Ti
       for (const int index : {0, 1}) {
         const ClosedFormWalk::TileRun &a = got.tile_runs[index], &c = walk.tile_run(index);
         if (std::tie(a.first, a.end) != std::tie(c.first, c.end) || a.num_full() != c.num_full()) {
-          return where + ": another stretch";
+          return where + ": another run";
         }
       }
     }

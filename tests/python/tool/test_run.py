@@ -63,7 +63,7 @@ def expect_equal(
 
 
 def sparse_mask(seed: int, *extents: int) -> Array:
-    """Scattered cells and stretches, some rows without keys."""
+    """Scattered cells and runs of cells, some rows without keys."""
     random = np.random.default_rng(seed)
     mask = random.random(extents) < 0.3
     mask[..., : extents[-1] // 3] |= random.random((*extents[:-1], 1)) < 0.5

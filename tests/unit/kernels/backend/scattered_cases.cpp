@@ -71,7 +71,7 @@ std::vector<MaskCase> scattered_cases(std::int64_t q_len, std::int64_t kv_len, s
   add("tokens of each row", tokens);
   std::vector<std::int64_t> step(static_cast<std::size_t>(q_len / 50 + 1));
   for (std::int64_t& each : step) each = pick(rng, 11, 61);
-  add("tokens of stretches of rows", make_cells(q_len, kv_len, [&](auto q, auto k) {
+  add("tokens of runs of rows", make_cells(q_len, kv_len, [&](auto q, auto k) {
         return k % step[static_cast<std::size_t>(q / 50)] == 0;
       }));
   add("a window and scattered keys", make_cells(q_len, kv_len, [&](auto q, auto k) {

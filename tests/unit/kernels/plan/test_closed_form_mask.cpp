@@ -101,7 +101,7 @@ TEST(ClosedFormWalk, IsTightForPlainMasks) {
 }
 
 // A sink and a window apart: two runs, full between their edges.
-TEST(ClosedFormWalk, HasTwoStretchesForASinkAndAWindow) {
+TEST(ClosedFormWalk, HasTwoRunsForASinkAndAWindow) {
   ClosedFormCase each;
   each.q_len = each.kv_len = 4096;
   each.closed_form.left = 1023;

@@ -137,7 +137,7 @@ TEST(Bind, LengthsAndBoundsGiveTheSameProgram) {
   EXPECT_EQ(a->programs[0].tables[0].run_values, b->programs[0].tables[0].run_values);
 }
 
-TEST(Bind, IdsInLongStretchesBecomeRuns) {
+TEST(Bind, EqualIdsOfManyKeysBecomeRuns) {
   std::vector<std::int64_t> ids(640);
   for (std::size_t k = 0; k < ids.size(); ++k) ids[k] = static_cast<std::int64_t>(k / 64);
   TableSet tables;
