@@ -57,7 +57,7 @@ BlockMask compile_suite(const std::string& name, std::int64_t seq_len) {
   for (const SuiteMask& mask : fdma::suite::mask_suite(seq_len)) {
     if (mask.name == name) return compile(mask);
   }
-  std::cerr << name << ": no such mask in the zoo\n";
+  std::cerr << name << ": no such mask in the suite\n";
   std::exit(1);
 }
 

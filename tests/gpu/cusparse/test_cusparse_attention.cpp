@@ -135,7 +135,8 @@ TEST_P(CusparseMaskSuiteOnGpu, AgreesWithTheAttentionKernel) {
   EXPECT_LE(out_difference, largest / 128) << "two roundings to bfloat16";
 }
 
-INSTANTIATE_TEST_SUITE_P(Zoo, CusparseMaskSuiteOnGpu, ::testing::Range(0, testing::kNumSuiteMasks),
+INSTANTIATE_TEST_SUITE_P(MaskSuite, CusparseMaskSuiteOnGpu,
+                         ::testing::Range(0, testing::kNumSuiteMasks),
                          [](const auto& index) { return testing::suite_name(index.param); });
 
 TEST_F(CusparseOnGpu, TakesEveryTypeAndHeadSize) {

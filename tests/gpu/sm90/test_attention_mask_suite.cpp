@@ -49,7 +49,8 @@ TEST_P(AttentionMaskSuiteOnGpu, IsAccurateForLongSequences) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Zoo, AttentionMaskSuiteOnGpu, ::testing::Range(0, testing::kNumSuiteMasks),
+INSTANTIATE_TEST_SUITE_P(MaskSuite, AttentionMaskSuiteOnGpu,
+                         ::testing::Range(0, testing::kNumSuiteMasks),
                          [](const auto& index) { return testing::suite_name(index.param); });
 
 TEST(AttentionOnGpu, IsAccurateForEveryNumberOfTiles) {

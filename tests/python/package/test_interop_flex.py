@@ -39,7 +39,7 @@ def case(
     return pytest.param(mask_mod, lengths, pairs, block, id=name)
 
 
-ZOO = [
+MASKS = [
     case("causal", lambda b, h, q, k: q >= k, (300, 500)),
     case("causal, whole tiles", lambda b, h, q, k: q >= k, (512, 512)),
     case("causal, one tile", lambda b, h, q, k: q >= k, (100, 100)),
@@ -89,7 +89,7 @@ def assert_same_arrays(ours: Any, theirs: Any) -> None:
         assert torch.equal(mine, expected), name
 
 
-@pytest.mark.parametrize(("mask_mod", "lengths", "pairs", "block"), ZOO)
+@pytest.mark.parametrize(("mask_mod", "lengths", "pairs", "block"), MASKS)
 @pytest.mark.parametrize("separate", [True, False])
 def test_flex_goes_in_and_comes_out_to_the_bit(
     mask_mod: Any,

@@ -13,14 +13,14 @@ torch = pytest.importorskip("torch")
 flex_attention = pytest.importorskip("torch.nn.attention.flex_attention")
 fdma = pytest.importorskip("fdma")
 
-ZOO = [
+MASKS = [
     pytest.param(name, make, sizes, id=f"{name}-{'x'.join(map(str, sizes))}")
     for name, cases in CASES.items()
     for make, sizes in cases
 ]
 
 
-@pytest.mark.parametrize(("name", "make", "sizes"), ZOO)
+@pytest.mark.parametrize(("name", "make", "sizes"), MASKS)
 @pytest.mark.parametrize("block", [128, (32, 16)])
 def test_in_and_out(name: str, make: Any, sizes: tuple[int, int, int, int], block: Any) -> None:
     module, _, generator = name.partition(".")
