@@ -141,13 +141,14 @@ std::string to_text(const AttentionPlan& plan, std::int64_t max_work_tiles) {
       plan.counts.column_tiles, plan.counts.column_entries, plan.counts.gather_chunks,
       plan.counts.gather_entries);
   if (!plan.kv_permutations.empty()) {
-    text += fmt::format("key orders {} ({} keys), keys moved {}\n", plan.kv_permutations.size(),
-                        plan.permuted_keys.size(), plan.counts.moved_keys);
+    text +=
+        fmt::format("kv permutations {} ({} keys), keys moved {}\n", plan.kv_permutations.size(),
+                    plan.permuted_keys.size(), plan.counts.moved_keys);
   }
   if (plan.has_worklist()) {
-    text +=
-        fmt::format("listed keys {} in tiles of {}, sums {}, keys moved {}\n", lists.keys.size(),
-                    kWorklistTile, lists.accum_keys.size(), plan.counts.moved_keys);
+    text += fmt::format("listed keys {} in tiles of {}, accumulator rows {}, keys moved {}\n",
+                        lists.keys.size(), kWorklistTile, lists.accum_keys.size(),
+                        plan.counts.moved_keys);
   }
   if (!plan.split_rows.empty()) {
     text += fmt::format("split rows {}, partial results {}\n", plan.split_rows.size(),

@@ -316,7 +316,7 @@ TEST(KvWorklistPlan, SaysItsListsInItsText) {
   const auto plan = make_plan(each.mask, shape_for(each.mask, 1, 2, 1), {}, worklist_options());
   ASSERT_TRUE(plan);
   const std::string text = to_text(*plan, 1);
-  EXPECT_NE(text.find("listed keys 128 in tiles of 128, sums 0, keys moved 100\n"),
+  EXPECT_NE(text.find("listed keys 128 in tiles of 128, accumulator rows 0, keys moved 100\n"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find("work tile 0: batch 0 kv_head 0 key_tile 0: tiles [0, 2), full [0, 0)\n"),
