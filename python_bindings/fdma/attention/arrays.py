@@ -23,7 +23,7 @@ from .threads import process_threads
 __all__: list[str] = []
 
 
-class _Asked(NamedTuple):
+class _CallParams(NamedTuple):
     """The arguments of a call besides q, k and v. Results have the same bits every time anyway."""
 
     mask: Any
@@ -38,27 +38,27 @@ class _Asked(NamedTuple):
 
 def numpy_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
     """`fdma.attention` for NumPy arrays."""
-    asked = _Asked(*words)
-    checked_backend(asked.backend, False, "the host")
+    params = _CallParams(*words)
+    checked_backend(params.backend, False, "the host")
     q, k, v = (_rows(np.asarray(x)) for x in (q, k, v))
-    if asked.bias is not None:
-        asked = asked._replace(bias=np.ascontiguousarray(asked.bias))
-    return _run(np, q, k, v, asked)
+    if params.bias is not None:
+        params = params._replace(bias=np.ascontiguousarray(params.bias))
+    return _run(np, q, k, v, params)
 
 
 def cupy_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
     """`fdma.attention` for CuPy arrays, on CuPy's current stream."""
     import cupy
 
-    asked = _Asked(*words)
-    checked_backend(asked.backend, True, "a GPU")
+    params = _CallParams(*words)
+    checked_backend(params.backend, True, "a GPU")
     place = Place(
         int(q.device.id),
         lambda: bool(cupy.cuda.get_current_stream().is_capturing()),
         lambda: cupy.cuda.Stream(non_blocking=True),
     )
     with q.device:
-        return _run(cupy, q, k, v, asked, place)
+        return _run(cupy, q, k, v, params, place)
 
 
 def jax_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
@@ -69,8 +69,8 @@ def jax_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
     """
     import jax
 
-    asked = _Asked(*words)
-    for name, x in (("q", q), ("k", k), ("v", v), ("bias", asked.bias)):
+    params = _CallParams(*words)
+    for name, x in (("q", q), ("k", k), ("v", v), ("bias", params.bias)):
         if isinstance(x, jax.core.Tracer):
             raise NotImplementedError(
                 f"{name}: a tracer of JAX; attention runs on arrays that are there, outside jit, "
@@ -80,12 +80,12 @@ def jax_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
             jax.block_until_ready(x)
     device = next(iter(q.devices()))
     is_on_gpu = device.platform in ("gpu", "cuda")
-    checked_backend(asked.backend, is_on_gpu, device)
+    checked_backend(params.backend, is_on_gpu, device)
     if device.platform not in ("cpu", "gpu", "cuda"):
         raise NotImplementedError(f"q: is on {device}; move it to the CPU or a CUDA GPU")
     # The call waits for its end, because its plan may be uploaded for this call alone.
     index = int(device.local_hardware_id or 0) if is_on_gpu else None
-    return _run(jax.numpy, q, k, v, asked, None, index)
+    return _run(jax.numpy, q, k, v, params, None, index)
 
 
 def _rows(array: Any) -> Any:
@@ -100,11 +100,11 @@ def _run(
     q: Any,
     k: Any,
     v: Any,
-    asked: _Asked,
+    params: _CallParams,
     place: Place | None = None,
     device: int | None = None,
 ) -> Any:
-    mask, bias, scale, layout, return_lse = asked[:5]
+    mask, bias, scale, layout, return_lse = params[:5]
     heads_first = is_heads_first(layout)
     factor = checked_scale(scale)
     extents = checked_extents(q.shape, k.shape, v.shape, heads_first)
@@ -121,7 +121,7 @@ def _run(
         if not str(bias.dtype).startswith(("float", "bfloat")):
             raise TypeError(f"bias: expected floating point numbers, got {bias.dtype}")
         bias = xp.broadcast_to(bias.astype(np.float32), bias_extents(extents))
-    num_threads = process_threads(asked.num_threads)
+    num_threads = process_threads(params.num_threads)
     counts = extents.batch, extents.heads, extents.q_len, extents.kv_len
     compiled = block_mask(mask, *counts, num_threads)
     rows = (extents.batch, extents.heads, extents.q_len)

@@ -342,9 +342,9 @@ def dynamic_mask_attention(
     extents = checked_extents(q_shape, k_shape, v_shape, heads_first)
     _refuse_no_integer(keep_window_size)
     scale = checked_scale(scale) or None
-    from .learned_call import Asked, one_call
+    from .learned_call import CallParams, one_call
 
-    asked = Asked(
+    params = CallParams(
         keep_window_size,
         among,
         bias,
@@ -356,7 +356,7 @@ def dynamic_mask_attention(
         _needs_gradient(*tensors, dt_proj, a_coef),
         _host_threads(num_threads, framework(q)),
     )
-    found = one_call(tensors, dt_proj, a_coef, extents, asked)
+    found = one_call(tensors, dt_proj, a_coef, extents, params)
     if found is not None:
         return found if return_lse else found[0]
     mode: Literal["exp", "log"] = "log" if bias == "log" else "exp"

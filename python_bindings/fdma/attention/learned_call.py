@@ -20,7 +20,7 @@ _prepared: dict[tuple[Any, ...], _fdma.DynamicMaskAttention] = {}
 _lock = threading.Lock()
 
 
-class Asked(NamedTuple):
+class CallParams(NamedTuple):
     """The arguments of a call besides its tensors."""
 
     w: int
@@ -36,7 +36,7 @@ class Asked(NamedTuple):
 
 
 def one_call(
-    tensors: tuple[Any, Any, Any], dt_proj: Any, a_coef: Any, extents: Extents, asked: Asked
+    tensors: tuple[Any, Any, Any], dt_proj: Any, a_coef: Any, extents: Extents, params: CallParams
 ) -> Any:
     """(result, log-sum-exp), or None where scores, selection and attention must run one by one.
 
@@ -53,16 +53,16 @@ def one_call(
         return None
     if 0 in q.shape or 0 in k.shape or 0 in v.shape:
         return None
-    if asked.gradients:
+    if params.gradients:
         from .learned_torch import is_plain, with_gradients
 
         if not is_plain(*tensors, dt_proj, a_coef):
             return None
     device = _device(q, name)
-    checked_backend(asked.backend, device is not None, getattr(q, "device", "the host"))
-    seen = _among(asked.among, extents, asked.num_threads)
-    if isinstance(asked.among, BlockMask):
-        asked.among._core.check_serves(extents.batch, extents.heads, "among")
+    checked_backend(params.backend, device is not None, getattr(q, "device", "the host"))
+    seen = _among(params.among, extents, params.num_threads)
+    if isinstance(params.among, BlockMask):
+        params.among._core.check_serves(extents.batch, extents.heads, "among")
     elif seen is not None and seen._core.is_per_head and extents.heads != extents.heads_kv:
         return None  # h is the query head, and here keys are selected for each KV head
     if seen is not None and (
@@ -73,18 +73,18 @@ def one_call(
         return None
     key = (
         None if seen is None else seen.content_hash,
-        asked.w,
+        params.w,
         extents,
         dtype,
-        asked.bias,
-        asked.drop_zero_scores,
+        params.bias,
+        params.drop_zero_scores,
         device,
-        asked.gradients,
+        params.gradients,
     )
     held = _prepared.get(key)
     if held is None:
         try:
-            held = _prepare(seen, extents, dtype, asked, device)
+            held = _prepare(seen, extents, dtype, params, device)
         except NotImplementedError:
             if device is None:
                 raise
@@ -93,9 +93,9 @@ def one_call(
             if len(_prepared) >= _MAX_PREPARED:
                 _prepared.clear()
             _prepared[key] = held
-    if not asked.gradients:
-        return _run(held, name, tensors, dt_proj, a_coef, asked)
-    return with_gradients(held, tensors, dt_proj, a_coef, asked)
+    if not params.gradients:
+        return _run(held, name, tensors, dt_proj, a_coef, params)
+    return with_gradients(held, tensors, dt_proj, a_coef, params)
 
 
 def _device(q: Any, name: str) -> int | None:
@@ -120,13 +120,13 @@ def _among(among: Any, extents: Extents, num_threads: int) -> BlockMask | None:
 
 
 def _prepare(
-    seen: BlockMask | None, extents: Extents, dtype: Any, asked: Asked, device: int | None
+    seen: BlockMask | None, extents: Extents, dtype: Any, params: CallParams, device: int | None
 ) -> _fdma.DynamicMaskAttention:
     lengths: dict[str, Any] = {}
     if seen is None:
         lengths = {"q_len": extents.q_len, "kv_len": extents.kv_len}
     return _fdma.DynamicMaskAttention(
-        asked.w,
+        params.w,
         among=None if seen is None else seen._core,
         **lengths,
         batch=extents.batch,
@@ -135,10 +135,10 @@ def _prepare(
         head_dim=extents.head_dim,
         head_dim_v=extents.head_dim_v,
         dtype=dtype,
-        bias=asked.bias,
-        drop_zero_scores=asked.drop_zero_scores,
+        bias=params.bias,
+        drop_zero_scores=params.drop_zero_scores,
         backend="cpu" if device is None else "sm90",
-        gradients=asked.gradients,
+        gradients=params.gradients,
         device=device,
     )
 
@@ -149,7 +149,7 @@ def _run(
     tensors: tuple[Any, Any, Any],
     dt_proj: Any,
     a_coef: Any,
-    asked: Asked,
+    params: CallParams,
 ) -> Any:
     out: Any
     if name == "torch":
@@ -157,22 +157,22 @@ def _run(
 
         q, k, v = (x.detach() for x in tensors)
         dt_proj, a_coef = (x.detach().contiguous() for x in (dt_proj, a_coef))
-        out, lse = new_outputs(q, k, v, asked.heads_first)
+        out, lse = new_outputs(q, k, v, params.heads_first)
         into = out
-        if asked.heads_first:
+        if params.heads_first:
             q, k, v, into = (x.transpose(1, 2) for x in (q, k, v, out))
         q, k, v = (x if _is_readable(x) else x.contiguous() for x in (q, k, v))
     else:
         xp = importlib.import_module(name)
         # CuPy's new arrays are on its current device, which need not be that of the tensors.
         with tensors[0].device if name == "cupy" else contextlib.nullcontext():
-            q, k, v = (x.swapaxes(1, 2) if asked.heads_first else x for x in tensors)
+            q, k, v = (x.swapaxes(1, 2) if params.heads_first else x for x in tensors)
             q, k, v = (x if _has_rows(x) else xp.ascontiguousarray(x) for x in (q, k, v))
             batch, q_len, heads, _ = q.shape
             into = xp.empty((batch, q_len, heads, v.shape[3]), q.dtype)
             lse = xp.empty((batch, heads, q_len), "float32")
-            out = into.swapaxes(1, 2) if asked.heads_first else into
-    words: Any = {"softmax_scale": asked.scale, "num_threads": asked.num_threads}
+            out = into.swapaxes(1, 2) if params.heads_first else into
+    words: Any = {"softmax_scale": params.scale, "num_threads": params.num_threads}
     held.run(q, k, v, dt_proj, a_coef, **words, out=into, lse=lse)
     return out, lse
 

@@ -52,16 +52,16 @@ def with_gradients(
     tensors: tuple[Any, Any, Any],
     dt_proj: Any,
     a_coef: Any,
-    asked: Any,
+    params: Any,
 ) -> Any:
     """(result, log-sum-exp) of a call object that was made with gradients."""
-    return _Learned.apply(*tensors, dt_proj, a_coef, held, asked)
+    return _Learned.apply(*tensors, dt_proj, a_coef, held, params)
 
 
 def _forward(
-    ctx: Any, q: Any, k: Any, v: Any, dt_proj: Any, a_coef: Any, held: Any, asked: Any
+    ctx: Any, q: Any, k: Any, v: Any, dt_proj: Any, a_coef: Any, held: Any, params: Any
 ) -> Any:
-    heads_first = asked.heads_first
+    heads_first = params.heads_first
     out, lse = new_outputs(q, k, v, heads_first)
     heads_kv, kv_len = (k.shape[1], k.shape[2]) if heads_first else (k.shape[2], k.shape[1])
     rows = q.shape[0], heads_kv, kv_len
@@ -70,14 +70,14 @@ def _forward(
     if held.device >= 0 and held.reading != "all":
         kept = torch.empty((*rows, 2), dtype=torch.int32, device=q.device)
     out_low = None
-    if needs_out_low(q, asked.bias != "none" and any(ctx.needs_input_grad[2:5])):
+    if needs_out_low(q, params.bias != "none" and any(ctx.needs_input_grad[2:5])):
         out_low = torch.empty_like(out)
     held.run(
         *(_readable(x, heads_first) for x in (q, k, v)),
         dt_proj.detach().contiguous(),
         a_coef.detach().contiguous(),
-        softmax_scale=asked.scale,
-        num_threads=asked.num_threads,
+        softmax_scale=params.scale,
+        num_threads=params.num_threads,
         out=_lengths_first(out, heads_first),
         lse=lse,
         scores_out=scores,
@@ -85,7 +85,7 @@ def _forward(
         out_low=None if out_low is None else _lengths_first(out_low, heads_first),
     )
     ctx.save_for_backward(q, k, v, dt_proj, a_coef, scores, kept, out, lse, out_low)
-    ctx.held, ctx.asked = held, asked
+    ctx.held, ctx.params = held, params
     ctx.set_materialize_grads(False)
     return out, lse
 
@@ -100,7 +100,7 @@ def _backward(ctx: Any, dout: Any, dlse: Any) -> Any:
         )
     tensors = *ctx.saved_tensors, dout, dlse
     run: Any = _Gradients.apply if torch.is_grad_enabled() else _gradients
-    return *run(*tensors, ctx.held, ctx.asked, ctx.needs_input_grad[2:5]), None, None
+    return *run(*tensors, ctx.held, ctx.params, ctx.needs_input_grad[2:5]), None, None
 
 
 def _gradients(
@@ -117,7 +117,7 @@ def _gradients(
     dout: Any,
     dlse: Any,
     held: Any,
-    asked: Any,
+    params: Any,
     wants: Any,
 ) -> Any:
     """The gradients of q, k, v, dt_proj and a_coef.
@@ -126,11 +126,11 @@ def _gradients(
     call is deterministic or torch.use_deterministic_algorithms is on.
     """
     refuse_transforms("gradients of dynamic_mask_attention", dout, dlse, q, k, v, dt_proj, a_coef)
-    deterministic = asked.deterministic or torch.are_deterministic_algorithms_enabled()
-    heads_first = asked.heads_first
+    deterministic = params.deterministic or torch.are_deterministic_algorithms_enabled()
+    heads_first = params.heads_first
     if dout is None:
         dout = torch.zeros_like(out)
-    has_scores = asked.bias != "none" and any(wants)
+    has_scores = params.bias != "none" and any(wants)
     grads = [new_gradient(x, heads_first) for x in (q, k, v)]
     of_scores = [
         torch.empty_like(x, memory_format=torch.contiguous_format) if is_wanted else None
@@ -152,8 +152,8 @@ def _gradients(
         *(_lengths_first(x, heads_first) for x in grads),
         ddt_proj=of_scores[0] if has_scores else None,
         da_coef=of_scores[1] if has_scores else None,
-        softmax_scale=asked.scale,
-        num_threads=asked.num_threads,
+        softmax_scale=params.scale,
+        num_threads=params.num_threads,
         deterministic=deterministic,
         workspace=workspace,
         out_low=None if out_low is None else _lengths_first(out_low, heads_first),
