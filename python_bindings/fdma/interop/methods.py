@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import formats as peers
+from . import formats
 
 __all__ = ["InteropMethods"]
 
@@ -17,16 +17,16 @@ class InteropMethods:
 
     __slots__ = ()
 
-    from_bsr = staticmethod(peers.from_bsr)
-    from_cu_seqlens = staticmethod(peers.from_cu_seqlens)
-    from_flashmask = staticmethod(peers.from_flashmask)
-    from_flex = staticmethod(peers.from_flex)
-    from_hf_mask = staticmethod(peers.from_hf_mask)
-    from_hf_padding = staticmethod(peers.from_hf_padding)
-    to_bsr = peers.to_bsr
-    to_cu_seqlens = peers.to_cu_seqlens
-    to_flashmask = peers.to_flashmask
-    to_flex = peers.to_flex
-    to_flex_arrays = peers.to_flex_arrays
-    to_hf_mask = peers.to_hf_mask
-    to_hf_padding = peers.to_hf_padding
+    from_bsr = staticmethod(formats.from_bsr)
+    from_cu_seqlens = staticmethod(formats.from_cu_seqlens)
+    from_flashmask = staticmethod(formats.from_flashmask)
+    from_flex = staticmethod(formats.from_flex)
+    from_hf_mask = staticmethod(formats.from_hf_mask)
+    from_hf_padding = staticmethod(formats.from_hf_padding)
+    to_bsr = formats.to_bsr
+    to_cu_seqlens = formats.to_cu_seqlens
+    to_flashmask = formats.to_flashmask
+    to_flex = formats.to_flex
+    to_flex_arrays = formats.to_flex_arrays
+    to_hf_mask = formats.to_hf_mask
+    to_hf_padding = formats.to_hf_padding
