@@ -36,7 +36,7 @@ class DensePlane {
   /// `clears`; otherwise the caller must overwrite every word of them.
   void complete(std::int64_t q_end, bool clears);
   /// Bytes stored so far.
-  std::int64_t payload_bytes() const { return builder_.payload_bytes(); }
+  std::int64_t data_bytes() const { return builder_.data_bytes(); }
   SegmentMask finish();
 
  private:

@@ -112,7 +112,7 @@ void SlabConsumer::end_slab(const Slab& slab) {
 void SlabConsumer::check_size() {
   if (options_.max_result_bytes <= 0) return;
   std::int64_t bytes = masks_bytes_;
-  for (const DensePlane& plane : planes_) bytes += plane.payload_bytes();
+  for (const DensePlane& plane : planes_) bytes += plane.data_bytes();
   if (bytes <= options_.max_result_bytes) return;
   fail(slab_.begin,
        {ErrorCode::out_of_memory,

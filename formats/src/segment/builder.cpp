@@ -222,7 +222,7 @@ void SegmentBuilder::add_partial_run(std::int32_t first_tile, std::int32_t end_t
   }
 }
 
-std::int64_t SegmentBuilder::payload_bytes() const {
+std::int64_t SegmentBuilder::data_bytes() const {
   return static_cast<std::int64_t>(mask_.bitmaps.size() * 8 + (mask_.row_offsets.size() - 1) * 8 +
                                    mask_.row_intervals.size() * sizeof(Interval));
 }

@@ -227,12 +227,12 @@ ColumnTable column_table_of(const SegmentMask& mask, std::int64_t num_intervals)
 }
 
 SegmentMask choose_column_table(SegmentMask mask) {
-  const auto payload_bytes =
+  const auto data_bytes =
       static_cast<std::int64_t>(mask.bitmaps.size() * 8 + (mask.row_offsets.size() - 1) * 8 +
                                 mask.row_intervals.size() * sizeof(Interval));
   const std::int64_t limit =
-      (payload_bytes - 8 * (mask.kv_len + 1) - 1) / 8;  // with more intervals the table is larger
-  if (payload_bytes <= 8 * (mask.kv_len + 1)) return mask;
+      (data_bytes - 8 * (mask.kv_len + 1) - 1) / 8;  // with more intervals the table is larger
+  if (data_bytes <= 8 * (mask.kv_len + 1)) return mask;
   const std::int64_t num_intervals = count_column_intervals(mask, limit);
   if (num_intervals > limit) return mask;
   ColumnTable table = column_table_of(mask, num_intervals);

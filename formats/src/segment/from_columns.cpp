@@ -361,7 +361,7 @@ std::optional<SegmentMask> segment_from_columns(std::int64_t q_len, std::int64_t
       continue;
     }
     builder.add_tile_row(rows.of(row), cells);
-    table_is_smaller = builder.payload_bytes() > table_bytes;
+    table_is_smaller = builder.data_bytes() > table_bytes;
   }
   if (!table_is_smaller) return builder.finish();
 

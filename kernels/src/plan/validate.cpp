@@ -251,7 +251,7 @@ class WorkTileChecker {
     }
     if (kind >= std::size(num_data_blocks) || segment.data_index < 0 ||
         segment.data_index >= num_data_blocks[kind]) {
-      return wrong(fmt::format("kind {} payload {}", kind, segment.data_index));
+      return wrong(fmt::format("kind {} data_index {}", kind, segment.data_index));
     }
     const auto data_index = static_cast<std::size_t>(segment.data_index);
     if (segment.kind == PlanSegmentKind::permutation) return enter_order(work_tile, segment);
@@ -298,7 +298,7 @@ class WorkTileChecker {
         break;
     }
     if (extent.rows > num_rows_ || first_key + extent.keys > kv_len_) {
-      return wrong(fmt::format("payload {} has cells up to row {} and key {} of {} and {}",
+      return wrong(fmt::format("data_index {} has cells up to row {} and key {} of {} and {}",
                                data_index, extent.rows, first_key + extent.keys, num_rows_,
                                kv_len_));
     }

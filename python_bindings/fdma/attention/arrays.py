@@ -24,7 +24,10 @@ __all__: list[str] = []
 
 
 class _CallParams(NamedTuple):
-    """The arguments of a call besides q, k and v. Results have the same bits every time anyway."""
+    """The arguments of a call besides q, k and v.
+
+    `deterministic` changes nothing here, because results have the same bits in every run.
+    """
 
     mask: Any
     bias: Any

@@ -153,7 +153,7 @@ class SegmentBuilder {
 
   /// Bytes of bitmaps and row panels stored so far. An engine that knows the size of the column
   /// table stops when they exceed it.
-  std::int64_t payload_bytes() const;
+  std::int64_t data_bytes() const;
 
   std::int32_t next_row() const { return next_row_; }
 

@@ -195,13 +195,13 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfSegments) {
        {"kind", [full](auto& p) { p.segments[full].kind = static_cast<PlanSegmentKind>(9); }},
        {"negative kind",
         [full](auto& p) { p.segments[full].kind = static_cast<PlanSegmentKind>(-1); }},
-       {"payload", [full](auto& p) { p.segments[full].data_index = 1000; }},
-       {"negative payload", [full](auto& p) { p.segments[full].data_index = -1; }},
+       {"data index", [full](auto& p) { p.segments[full].data_index = 1000; }},
+       {"negative data index", [full](auto& p) { p.segments[full].data_index = -1; }},
        {"a bitmap less", [](auto& p) { p.bitmaps.resize(p.bitmaps.size() - 1); }}});
 }
 
 // What a bitmap or panel says about keys and rows that do not exist would be read beyond a tensor.
-TEST(ValidatePlan, RejectsPayloadsBeyondTheLengths) {
+TEST(ValidatePlan, RejectsCellsBeyondTheLengths) {
   const Cells noise = testing::make_cells(
       40, 40, [](auto q, auto k) { return (q * 7 + k * k * 3 + q * k) % 5 < 2; });
   const MaskCase bitmaps = testing::case_of("noise", noise, {32, 32});
