@@ -190,7 +190,7 @@ class Trial:
         self._readers = {
             "own": Reader(load_own),
             "dense": Reader(load_dense),
-            "peers": Reader(load_group),
+            "interop": Reader(load_group),
         }
         self._results = Reader(load_own)
         self._batch = Batch()
@@ -310,7 +310,7 @@ def work(numbers: range, seed: int, seeds: list[Seed], keep: Path | None, queue:
 
 def print_table(counts: Counter[tuple[str, str, str]]) -> None:
     print(f"{'':18}{'files':>8}" + "".join(f"{name:>16}" for name in OUTCOMES))
-    rows = [(family, 0) for family in ("own", "dense", "peers")]
+    rows = [(family, 0) for family in ("own", "dense", "interop")]
     rows += [(name, 1) for name in (*MUTATIONS, KEYS)]
     for name, part in [*rows, ("all", -1)]:
         chosen = Counter[str]()

@@ -23,7 +23,7 @@ MAX_VALUES = 1 << 24
 Q_LEN, KV_LEN = 96, 80
 
 
-PEERS = {
+INTEROP = {
     "bsr": "bsr",
     "cu_seqlens": "cu_seqlens",
     "flash_mask": "flash_mask",
@@ -36,7 +36,7 @@ PEERS = {
 
 @dataclass
 class Seed:
-    family: str  # own, dense, peers
+    family: str  # own, dense, interop
     name: str
     data: bytes
     cells: Any  # of the whole mask, [batch, head, q, k]
@@ -168,9 +168,9 @@ def interop_seeds(folder: Path) -> list[Seed]:
     must(folder, "compile", *words, "-o", "mask.h5", "-q")
     cells = load_own(str(folder / "mask.h5"), "")
     seeds = []
-    for layout, group in PEERS.items():
+    for layout, group in INTEROP.items():
         must(folder, "convert", "mask.h5", "--to", layout, "-o", "seed.h5", "--force", "-q")
         data = (folder / "seed.h5").read_bytes()
         fields = load_group(str(folder / "seed.h5"), group)
-        seeds.append(Seed("peers", layout, data, cells, group, layout, False, fields))
+        seeds.append(Seed("interop", layout, data, cells, group, layout, False, fields))
     return seeds
