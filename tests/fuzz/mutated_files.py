@@ -181,7 +181,7 @@ def make_case(number: int, seed: int, seeds: list[Seed]) -> Case:
     return Case(chosen, mutation, bytes(data))
 
 
-class Trial:
+class CaseRunner:
     """Files through the tool, and what each of them came to."""
 
     def __init__(self, folder: Path, keep: Path | None) -> None:
@@ -299,13 +299,13 @@ def same(a: Any, b: Any) -> bool:
 def work(numbers: range, seed: int, seeds: list[Seed], keep: Path | None, queue: Any) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     with tempfile.TemporaryDirectory(prefix="fdma_mutated_") as folder:
-        trial = Trial(Path(folder), keep)
+        runner = CaseRunner(Path(folder), keep)
         for done, number in enumerate(numbers, 1):
-            trial.run(number, make_case(number, seed, seeds))
+            runner.run(number, make_case(number, seed, seeds))
             if done % 50 == 0:
                 queue.put(50)
-        trial.close()
-    queue.put((trial.counts, trial.reports, trial.slowest))
+        runner.close()
+    queue.put((runner.counts, runner.reports, runner.slowest))
 
 
 def print_table(counts: Counter[tuple[str, str, str]]) -> None:

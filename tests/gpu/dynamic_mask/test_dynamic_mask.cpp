@@ -15,7 +15,7 @@ TEST_P(DynamicMaskOnGpu, EqualsFloat64) {
   EXPECT_EQ(testing::run_dynamic_mask(fixture, testing::dynamic_mask_cases()[GetParam()]), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Trials, DynamicMaskOnGpu,
+INSTANTIATE_TEST_SUITE_P(Cases, DynamicMaskOnGpu,
                          ::testing::Range(std::size_t{0}, testing::dynamic_mask_cases().size()));
 
 }  // namespace

@@ -129,9 +129,9 @@ void expect_same(const char* name, const std::vector<float>& got, const std::vec
 }
 
 // A backward call with the results of its forward call and the memory of its gradients.
-class Trial {
+class CaseOnGpu {
  public:
-  explicit Trial(const Case& c)
+  explicit CaseOnGpu(const Case& c)
       : calls_(c),
         attention_(made(calls_.spec())),
         q_(calls_.normal(calls_.num_queries())),
@@ -230,42 +230,42 @@ class Trial {
   std::vector<float> exact_dq_, exact_dk_, exact_dv_, exact_dscores_;
 };
 
-class DynamicMaskZeros : public ::testing::TestWithParam<Case> {};
+class DynamicMaskZeroFill : public ::testing::TestWithParam<Case> {};
 
-TEST_P(DynamicMaskZeros, AreWrittenInTime) {
+TEST_P(DynamicMaskZeroFill, AreWrittenInTime) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  const Trial trial(GetParam());
+  const CaseOnGpu on_gpu(GetParam());
   for (const int poison : {0xFF, 0x41, 0x00}) {
-    trial.run(false, poison);
-    trial.check();
+    on_gpu.run(false, poison);
+    on_gpu.check();
   }
 }
 
-TEST_P(DynamicMaskZeros, AreWrittenInEveryReplayOfAGraph) {
+TEST_P(DynamicMaskZeroFill, AreWrittenInEveryReplayOfAGraph) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  const Trial trial(GetParam());
+  const CaseOnGpu on_gpu(GetParam());
   const gpu_test::OwnedStream stream;
-  const DeviceArray<unsigned char> memory(trial.workspace_bytes(false));
+  const DeviceArray<unsigned char> memory(on_gpu.workspace_bytes(false));
   const gpu_test::CapturedGraph graph(
-      stream, [&] { return trial.backward(memory.data(), stream.get(), false); });
+      stream, [&] { return on_gpu.backward(memory.data(), stream.get(), false); });
   for (const int poison : {0xFF, 0x41, 0xFF}) {
-    trial.poison(memory, poison);
+    on_gpu.poison(memory, poison);
     graph.replay();
-    trial.check();
+    on_gpu.check();
   }
   // This replay finds the memory as the replay before left it.
   graph.replay();
-  trial.check();
+  on_gpu.check();
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, DynamicMaskZeros,
+INSTANTIATE_TEST_SUITE_P(Cases, DynamicMaskZeroFill,
                          ::testing::Values(Case{1, {9216}, 3, 3, 128, true},
                                            Case{1, {9000}, 4, 2, 64, false},
                                            Case{2, {12288, 9000}, 2, 1, 128, true},
                                            Case{3, {9216, 5000, 9216}, 4, 2, 128, false}));
 
 // Small cases for runs under sanitizers.
-INSTANTIATE_TEST_SUITE_P(Small, DynamicMaskZeros,
+INSTANTIATE_TEST_SUITE_P(Small, DynamicMaskZeroFill,
                          ::testing::Values(Case{1, {4224}, 2, 2, 128, true, 4096},
                                            Case{2, {4224, 4000}, 1, 1, 64, false, 4096}));
 
