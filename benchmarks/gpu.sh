@@ -215,8 +215,8 @@ test_gpu AttentionSanitized.GradientsOverListedKeys
 test_gpu AttentionSanitized.Gradients:AttentionSanitized.GradientsInOrderOfHalfTiles
 test_gpu AttentionSanitized.RowSumsOfKeysAndOutLow
 test_gpu AttentionSanitized.*-AttentionSanitized.Gradients*:AttentionSanitized.DeltaSource*
-test_gpu Small/DynamicMaskZeros.AreWrittenInEveryReplayOfAGraph/*
-test_gpu Small/DynamicMaskZeros.AreWrittenInTime/*
+test_gpu Small/DynamicMaskZeroFill.AreWrittenInEveryReplayOfAGraph/*
+test_gpu Small/DynamicMaskZeroFill.AreWrittenInTime/*
 select/test_gpu_select DeviceTopk.Batch*:DeviceTopk.Nan*:DeviceTopk.Any*
 select/test_gpu_select DeviceTopk.ScoresOfEveryScale:DeviceTopk.CapturedInAGraph*
 select/test_gpu_select DeviceLists.Share*:DeviceLists.Batches*:DeviceLists.Keys*
