@@ -55,7 +55,7 @@ struct EvictionStorage {
   int starts[kTopkThreads];
   int offsets[kTopkThreads + 1];
   int num_windows;  ///< runs with evicted keys
-  /// Where the keys of each window begin in `dying`, if there are at most kMostWindows windows
+  /// Where the keys of each window begin in `evicted`, if there are at most kMostWindows windows
   int bounds[kMostWindows + 1];
   typename cub::BlockScan<int, kTopkThreads>::TempStorage scan;
   /// Number of keys of each step of values, then the number before each.
@@ -63,7 +63,7 @@ struct EvictionStorage {
 };
 
 /// Gathers the ranks from `before` (any rank if it is 0) to below `after` of all runs, run after
-/// run, into storage.dying; returns their number. `ends`, where known for the key segment's group,
+/// run, into storage.evicted; returns their number. `ends`, where known for the key segment's group,
 /// is the number of ranks of each run that are `after` or better, otherwise null. `ends_before` is
 /// the same for `before`.
 __device__ inline int gather_evicted(EvictionStorage& storage, const Runs& runs,

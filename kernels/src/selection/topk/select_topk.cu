@@ -88,7 +88,11 @@ __global__ void __launch_bounds__(kThreads)
 
 // The eviction index of a key inside its own key segment: the insertion by which it is evicted
 // there, or one of these values.
-enum Fate : std::uint16_t { kNeverKept = 0xFFFF, kOutlivesGroup = 0xFFFE, kEvictedLater = 0xFFFD };
+enum EvictionIndex : std::uint16_t {
+  kNeverKept = 0xFFFF,
+  kOutlivesGroup = 0xFFFE,
+  kEvictedLater = 0xFFFD
+};
 
 // Finds the insertions of a key segment: sets what becomes of those that are not evicted in it, and
 // the bits of their indices. Other keys are never kept.
