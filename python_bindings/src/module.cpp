@@ -9,7 +9,13 @@ NB_MODULE(_fdma, module) {
   // A user's module may hold a mask until the process ends; nanobind must not report it as a leak.
   nanobind::set_leak_warnings(std::getenv("FDMA_LEAK_WARNINGS") != nullptr);
   module.attr("__doc__") =
-      "FDMA: masks compiled from short expressions, and attention that touches only what they keep";
+      "FDMA: masks compiled from short expressions, and attention that touches only\n"
+      "what they keep.\n\n"
+      "This module is private; the package fdma is its interface. MaskSyntaxError\n"
+      "means a specification that cannot be parsed, ValueError a wrong argument or\n"
+      "shape, NotImplementedError a call that this build, this device or these\n"
+      "tensors do not allow, MemoryError a result that does not fit, OSError a file\n"
+      "that cannot be read, and RuntimeError an error of CUDA.";
   module.attr("__version__") = FDMA_VERSION;
   fdma::python::bind_errors(module);
   fdma::python::bind_arrays(module);

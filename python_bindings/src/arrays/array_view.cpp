@@ -370,11 +370,13 @@ OutputArray new_array(std::string_view name, DType dtype, int rank,
 void bind_arrays(nb::module_& module) {
   module.def("bfloat16_from_bits", &bfloat16_from_bits, nb::arg("bits"),
              nb::sig("def bfloat16_from_bits(bits: NDArray[numpy.uint16]) -> NewArray"),
-             "The memory of a writable uint16 array as bfloat16, for NumPy, which has none: an "
-             "object with __dlpack__.");
+             "An object with __dlpack__ that gives the memory of a writable uint16 array\n"
+             "as bfloat16.\n\n"
+             "NumPy has no bfloat16. Nothing is copied.");
   module.def("bits_from_bfloat16", &bits_from_bfloat16, nb::arg("array"),
              nb::sig("def bits_from_bfloat16(array: Array) -> NDArray[numpy.uint16]"),
-             "The memory of a writable bfloat16 array as a NumPy array of uint16.");
+             "A NumPy array of uint16 on the memory of a writable bfloat16 array. Nothing\n"
+             "is copied.");
 }
 
 }  // namespace fdma::python

@@ -353,31 +353,42 @@ nb::dict counts_of(const AttentionPlan& plan) {
 }  // namespace
 
 void bind_attention(nb::module_& module) {
-  nb::class_<AttentionPlan>(module, "AttentionPlan", "What will run; make_plan() makes them.")
-      .def_prop_ro("backend",
-                   [](const AttentionPlan& plan) { return std::string(to_string(plan.backend)); })
-      .def_prop_ro("tile",
-                   [](const AttentionPlan& plan) {
-                     return std::pair(plan.tile.block_q, plan.tile.block_kv);
-                   })
+  nb::class_<AttentionPlan>(
+      module, "AttentionPlan",
+      "What will run for a mask and the shapes of the tensors. make_plan() makes\n"
+      "it.")
+      .def_prop_ro(
+          "backend", [](const AttentionPlan& plan) { return std::string(to_string(plan.backend)); },
+          "The name of the backend that runs the plan.")
+      .def_prop_ro(
+          "tile",
+          [](const AttentionPlan& plan) {
+            return std::pair(plan.tile.block_q, plan.tile.block_kv);
+          },
+          "The sides (queries, keys) of a tile.")
       .def_prop_ro(
           "heads_per_tile", [](const AttentionPlan& plan) { return plan.heads_per_tile; },
-          "Query heads that share a tile, whose rows are then tile[0] for each of them.")
-      .def_prop_ro("num_work_tiles", &AttentionPlan::num_work_tiles)
+          "The number of query heads that share a tile. Such a tile has tile[0] rows\n"
+          "for each of them.")
+      .def_prop_ro("num_work_tiles", &AttentionPlan::num_work_tiles, "The number of work tiles.")
       .def_prop_ro(
           "num_split_rows", [](const AttentionPlan& plan) { return plan.split_rows.size(); },
-          "Query tiles whose keys are split over several work tiles.")
-      .def_prop_ro("form",
-                   [](const AttentionPlan& plan) {
-                     return std::string(to_string(plan.is_closed_form() ? PlanForm::parametric
-                                                                        : PlanForm::segments));
-                   })
-      .def_prop_ro("direction",
-                   [](const AttentionPlan& plan) { return std::string(to_string(plan.direction)); })
-      .def_prop_ro("nbytes", &AttentionPlan::size_bytes)
+          "The number of query tiles whose keys are split over several work tiles.")
+      .def_prop_ro(
+          "form",
+          [](const AttentionPlan& plan) {
+            return std::string(
+                to_string(plan.is_closed_form() ? PlanForm::parametric : PlanForm::segments));
+          },
+          "How the plan holds the mask: 'segments' or 'parametric'.")
+      .def_prop_ro(
+          "direction",
+          [](const AttentionPlan& plan) { return std::string(to_string(plan.direction)); },
+          "'forward' or 'backward'.")
+      .def_prop_ro("nbytes", &AttentionPlan::size_bytes, "Bytes that the plan holds.")
       .def_prop_ro("counts", &counts_of,
                    nb::for_getter(nb::sig("def counts(self) -> dict[str, int]")),
-                   "Tiles and index tiles over all work tiles.")
+                   "The numbers of tiles of each kind and of index tiles, over all work tiles.")
       .def("__str__", [](const AttentionPlan& plan) { return to_text(plan); });
   module.def(
       "make_plan", &make_attention_plan, nb::arg("mask"), nb::kw_only(),
@@ -396,20 +407,36 @@ void bind_attention(nb::module_& module) {
           "'automatic', pack: Literal['automatic', 'never'] = 'automatic', num_workers: int = 0, "
           "form: Literal['segments', 'parametric'] = 'segments', direction: Literal['forward', "
           "'backward'] = 'forward', num_threads: int = 0) -> AttentionPlan"),
-      "The plan of a mask for tensors of a shape, to be used by many calls of attention. "
-      "form='parametric' keeps the mask in closed form: calls may bring lengths and "
-      "documents. direction='backward' is for attention_backward_call. num_threads make "
-      "it (0: all) and do not change it.");
+      "Returns the plan of a mask for the shapes of q, k and v. Any number of calls\n"
+      "may use it.\n\n"
+      "form='parametric' keeps the mask in closed form, and each call may then\n"
+      "bring its own lengths and documents. direction='backward' makes a plan for\n"
+      "attention_backward_call. tile is (queries, keys); (0, 0) leaves the choice\n"
+      "to the backend. num_workers counts the workers that rows are split for; 0\n"
+      "means 132 on a GPU. num_threads counts the threads of the CPU that make the\n"
+      "plan (0 means all) and does not change it. ValueError is raised for counts\n"
+      "of heads or batch elements that do not fit the mask, NotImplementedError for\n"
+      "a plan that the backend does not run.");
   module.def("attention", &attention, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("mask"),
              nb::kw_only(), nb::arg("key_bias") = nb::none(), nb::arg("softmax_scale") = nb::none(),
              nb::arg("stream").none() = nb::none(), nb::arg("num_threads") = 0,
              nb::arg("out") = nb::none(), nb::arg("lse") = nb::none(), nb::arg("return_lse") = true,
              nb::arg("q_lens") = nb::none(), nb::arg("kv_lens") = nb::none(),
              nb::arg("cu_seqlens") = nb::none(),
-             "softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan "
-             "or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, "
-             "documents + 1], int32 and where q is, replace those of a closed-form plan.");
-  module.def("cpu_target", &cpu_target, "The instruction set that the CPU backend runs with here.");
+             "Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the\n"
+             "log-sum-exp of each row.\n\n"
+             "q is [batch, q_len, heads_q, head_dim], k [batch, kv_len, heads_kv,\n"
+             "head_dim] and v [batch, kv_len, heads_kv, head_dim_v], in float32, float16\n"
+             "or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,\n"
+             "q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],\n"
+             "-inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).\n"
+             "mask is a BlockMask, an AttentionPlan or a DevicePlan. The int32 arrays\n"
+             "q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,\n"
+             "documents + 1], lie on the device of q and replace the lengths and documents\n"
+             "of a closed-form plan.");
+  module.def("cpu_target", &cpu_target,
+             "Returns the name of the instruction set with which the CPU backend runs\n"
+             "here.");
   module.def(
       "available_backends",
       [] {
@@ -417,7 +444,7 @@ void bind_attention(nb::module_& module) {
         for (const Backend backend : available_backends()) names.emplace_back(to_string(backend));
         return names;
       },
-      "The backends that can run here.");
+      "Returns the names of the backends that can run here.");
   bind_device_plan(module);
 }
 

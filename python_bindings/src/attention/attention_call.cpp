@@ -182,13 +182,17 @@ void bind_attention_call(nb::module_& module) {
                      "Array, key_bias: Array | None, out: Array, lse: Array | None, softmax_scale: "
                      "float = 0.0, heads_first: bool = False, out_low: Array | None = None, "
                      "num_threads: int = 0, stream: _Stream | None = None) -> int"),
-             "Attention by a plan for these tensors into out and lse, which nothing else uses and "
-             "which lie without gaps; rows past lengths are 0 and -inf. heads_first: q, k, v, out "
-             "are [batch, heads, len, head_dim]. out_low: like out, of 16 bits; its low "
-             "half, for attention_backward_call. num_threads: of the CPU; 0: all. Returns 0; or, "
-             "having done nothing, a bit for "
-             "each of q, k, v, key_bias that has to be made contiguous first. Gradients are the "
-             "caller's affair.");
+             "Computes attention by a plan into out and lse, and returns 0.\n\n"
+             "q, k, v and out are [batch, len, heads, head_dim], or [batch, heads, len,\n"
+             "head_dim] with heads_first. key_bias is float32 [batch, heads_kv, kv_len]\n"
+             "and lse float32 [batch, heads_q, q_len]. out and lse are contiguous and\n"
+             "overlap no other tensor. Rows past the lengths become 0 in out and -inf in\n"
+             "lse. softmax_scale 0 means 1 / sqrt(head_dim). out_low has the shape and\n"
+             "type of out, of 16 bits; it receives the low half of O for\n"
+             "attention_backward_call. num_threads counts threads of the CPU; 0 means all.\n\n"
+             "If kernels cannot read some of the tensors with their strides, nothing is\n"
+             "written and the result has bit i set for the i-th of q, k, v, key_bias that\n"
+             "must be made contiguous. The caller computes gradients.");
   module.def(
       "attention_backward_call", &attention_backward_call, nb::arg("plan"), nb::arg("q"),
       nb::arg("k"), nb::arg("v"), nb::arg("key_bias").none(), nb::arg("out"), nb::arg("lse"),
@@ -203,15 +207,21 @@ void bind_attention_call(nb::module_& module) {
               "float = 0.0, heads_first: bool = False, deterministic: bool = False, workspace: "
               "Array | None = None, out_low: Array | None = None, num_threads: int = 0, stream: "
               "_Stream | None = None) -> int"),
-      "The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv "
-      "and, where wanted, dkey_bias. workspace: of a plan on a GPU, plan.launch_nbytes bytes "
-      "that nothing else uses on that stream meanwhile; None: the plan's own. out_low: of "
-      "attention_call; without it a gradient of a bias, and those of few queries, cost a pass over "
-      "all keys more. num_threads: of the CPU; 0: all. Returns 0; or, "
-      "having done nothing, a bit for each of "
-      "q, k, v, key_bias, dout, dlse that has to be made contiguous first.");
+      "Computes the gradients of attention_call into dq, dk, dv and dkey_bias, and\n"
+      "returns 0.\n\n"
+      "plan has direction 'backward'. dq, dk, dv and dout have the shapes of q, k,\n"
+      "v and out, dkey_bias and dlse those of key_bias and lse. dkey_bias None\n"
+      "means that this gradient is not wanted, dlse None that it is 0. out_low is\n"
+      "that of attention_call; without it a gradient of a bias, and gradients of\n"
+      "few queries, take one more pass over all keys. On a GPU workspace has\n"
+      "plan.launch_nbytes bytes that nothing else uses on the stream during the\n"
+      "call; None means the plan's own. num_threads counts threads of the CPU; 0\n"
+      "means all.\n\n"
+      "If kernels cannot read some of the tensors with their strides, nothing is\n"
+      "written and the result has bit i set for the i-th of q, k, v, key_bias,\n"
+      "dout, dlse that must be made contiguous.");
   module.def("release_workspaces", &release_shared_workspaces,
-             "Lets go of the workspaces that attention_call's streams share.");
+             "Frees the workspaces that the streams of attention_call share.");
 }
 
 }  // namespace fdma::python

@@ -246,32 +246,38 @@ class CachedCalls {
 }  // namespace
 
 void bind_cached_calls(nb::module_& module) {
-  nb::class_<CachedCalls>(module, "CachedCalls",
-                          "Calls of attention on PyTorch's tensors that were made before: by the "
-                          "number of the mask and by what q, k, v and the bias show.")
+  nb::class_<CachedCalls>(
+      module, "CachedCalls",
+      "A cache of the plans of calls on PyTorch's tensors.\n\n"
+      "The key of a call is the number of its mask and the descriptors of q, k, v\n"
+      "and the bias.")
       .def(nb::init<nb::object, nb::object, nb::object>(), nb::arg("empty_like"),
            nb::arg("contiguous"), nb::arg("new_outputs"),
-           "empty_like, and the memory format: PyTorch's. new_outputs(q, k, v, heads_first, "
-           "with_lse): (out, lse or None) "
-           "where no tensor like q will do.")
+           "Takes the functions that allocate results.\n\n"
+           "empty_like is torch.empty_like, and contiguous is torch.contiguous_format.\n"
+           "new_outputs(q, k, v, heads_first, with_lse) returns (out, lse or None); it\n"
+           "is called where a tensor like q cannot hold the result.")
       .def("add", &CachedCalls::add, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
            nb::arg("bias").none(), nb::arg("heads_first"), nb::arg("is_backward"),
            nb::arg("is_deterministic"), nb::arg("entry"), nb::arg("lse_like"),
-           "From now on such a call is made by entry.plan; entry.last_use is the time of its last "
-           "one. lse_like: of the extents, type and place of the log-sum-exp, in whatever strides. "
-           "False, having done nothing, where the tensors do not describe themselves to C.")
+           "Adds a call, which is then made by entry.plan, and returns True.\n\n"
+           "Each use sets entry.last_use to the time in nanoseconds. lse_like has the\n"
+           "extents, type and device of the log-sum-exp, with any strides. The result is\n"
+           "False, and nothing is added, if a tensor has no descriptor in C.")
       .def("find", &CachedCalls::find, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
            nb::arg("bias").none(), nb::arg("heads_first"), nb::arg("is_backward"),
-           nb::arg("is_deterministic"), "The plan of a call, or None.")
-      .def(
-          "run", &CachedCalls::run, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-          nb::arg("bias").none(), nb::arg("softmax_scale"), nb::arg("heads_first"),
-          nb::arg("wants_lse"), nb::arg("num_threads"),
-          "Attention by a forward plan (added with is_deterministic=False): out, or (out, lse), by "
-          "num_threads threads of the CPU (0: all). "
-          "None, having done nothing, where the call is not known or its tensors cannot be read "
-          "as they lie. Gradients are the caller's affair.")
-      .def("clear", &CachedCalls::clear, "Lets go of all.")
+           nb::arg("is_deterministic"),
+           "Returns the plan of a call, or None if the cache does not hold it.")
+      .def("run", &CachedCalls::run, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
+           nb::arg("bias").none(), nb::arg("softmax_scale"), nb::arg("heads_first"),
+           nb::arg("wants_lse"), nb::arg("num_threads"),
+           "Computes attention by the cached forward plan, and returns out, or (out,\n"
+           "lse) with wants_lse.\n\n"
+           "The plan was added with is_backward=False and is_deterministic=False.\n"
+           "num_threads counts threads of the CPU; 0 means all. The result is None, and\n"
+           "nothing is computed, if the cache does not hold the call or kernels cannot\n"
+           "read its tensors with their strides. The caller computes gradients.")
+      .def("clear", &CachedCalls::clear, "Removes all calls.")
       .def("__len__", &CachedCalls::size);
 }
 

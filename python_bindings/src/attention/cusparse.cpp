@@ -113,8 +113,9 @@ void run(CusparseAttention& attention, nb::handle q, nb::handle k, nb::handle v,
 void bind_cusparse(nb::module_& module) {
   nb::class_<CusparseAttention>(
       module, "CusparseAttention",
-      "Attention by cuSPARSE alone (SDDMM, softmax, SpMM), prepared once for a mask: what FDMA is "
-      "measured beside and tested against.")
+      "Attention by cuSPARSE alone (SDDMM, softmax, SpMM). It is prepared once for\n"
+      "a mask.\n\n"
+      "FDMA is compared with it in tests and benchmarks.")
       .def(
           "__init__",
           [](CusparseAttention* self, const BlockMask& mask, std::optional<std::int64_t> batch,
@@ -136,23 +137,27 @@ void bind_cusparse(nb::module_& module) {
                   "dtype: _DType = 'float32', out_dtype: _DType | None = None, key_bias: bool = "
                   "False, precision: Literal['float32', 'tensor'] = 'float32', spmm: "
                   "Literal['alg1', 'alg2', 'alg3'] = 'alg3', library: str = '') -> None"),
-          "On the current device. precision='tensor' keeps the types of the tensors where cuSPARSE "
-          "takes them; library names libcusparse.so.12 or its folder.")
+          "Prepares attention on the current device.\n\n"
+          "precision='tensor' keeps the types of the tensors where cuSPARSE accepts\n"
+          "them. library is the path of libcusparse.so.12 or of its folder.\n"
+          "NotImplementedError is raised without the library.")
       .def("run", &run, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(), nb::arg("out"),
            nb::arg("lse") = nb::none(), nb::arg("key_bias") = nb::none(),
            nb::arg("softmax_scale") = nb::none(), nb::arg("stream").none() = nb::none(),
            nb::sig("def run(self, q: Array, k: Array, v: Array, *, out: Array, lse: Array | None = "
                    "None, key_bias: Array | None = None, softmax_scale: float | None = None, "
                    "stream: _Stream | None = None) -> None"),
-           "attention() into `out` and `lse`. One call at a time.")
-      .def_prop_ro("device", &CusparseAttention::device)
+           "Computes attention() into out and lse. Calls must not overlap.")
+      .def_prop_ro("device", &CusparseAttention::device, "The index of the GPU.")
       .def_prop_ro("nbytes", &CusparseAttention::size_bytes, "Bytes of device memory.")
-      .def_prop_ro("num_cells", &CusparseAttention::num_cells, "Cells of all distinct masks.");
+      .def_prop_ro("num_cells", &CusparseAttention::num_cells,
+                   "The number of cells of all distinct masks.");
   module.def(
       "cusparse_version",
       [](const std::string& library) { return value_or_throw(cusparse_version(library)); },
       nb::arg("library") = "",
-      "The version of cuSPARSE that CusparseAttention would use; NotImplementedError without one.");
+      "Returns the version of cuSPARSE that CusparseAttention would use.\n\n"
+      "NotImplementedError is raised without one.");
 }
 
 }  // namespace fdma::python

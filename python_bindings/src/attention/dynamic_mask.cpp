@@ -419,7 +419,9 @@ BlockMask to_mask(const HeldAttention& held, nb::handle kept,
 void bind_dynamic_mask(nb::module_& module) {
   nb::class_<HeldAttention>(
       module, "DynamicMaskAttention",
-      "Scores of keys, the w best for each query and attention over those, prepared for a shape.")
+      "Scores of keys, selection of the best ones for each query, and attention\n"
+      "over these.\n\n"
+      "It is prepared once for the shapes of the tensors.")
       .def(
           "__init__",
           [](HeldAttention* self, std::int64_t keep_window_size,
@@ -452,9 +454,13 @@ void bind_dynamic_mask(nb::module_& module) {
               "False, backend: Literal['auto', 'cpu', 'sm90'] = 'auto', reading: "
               "Literal['automatic', 'gather', 'scan', 'all'] = 'automatic', gradients: bool = "
               "False, device: int | None = None, stream: _Stream | None = None) -> None"),
-          "Selects among the keys that the mask `among` shows (of 1 or heads_kv heads), or, given "
-          "q_len and kv_len, under causal. bias: exp, log or none, what is added to logits. "
-          "gradients: backward() may be called.")
+          "Prepares calls in which each query keeps at most keep_window_size keys.\n\n"
+          "The mask `among`, of 1 or heads_kv heads, says which keys a query may keep;\n"
+          "with q_len and kv_len in its place the mask is causal. bias says what is\n"
+          "added to the logits of kept keys: exp(A softplus(dt)), A softplus(dt) with\n"
+          "'log', or nothing. drop_zero_scores drops keys whose score is 0. reading\n"
+          "says how a GPU reads the selection. gradients=True prepares backward().\n"
+          "device is the index of the GPU; None means the current one.")
       .def("run", &run, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("dt_proj") = nb::none(),
            nb::arg("a_coef") = nb::none(), nb::kw_only(), nb::arg("scores") = nb::none(),
            nb::arg("softmax_scale") = nb::none(), nb::arg("stream").none() = nb::none(),
@@ -471,12 +477,14 @@ void bind_dynamic_mask(nb::module_& module) {
                "False, return_kept: bool = False, stages: tuple[_Stage, _Stage] = ('scores', "
                "'attention'), scores_out: Array | None = None, kept_out: Array | None = None, "
                "out_low: Array | None = None) -> tuple[Any, Any, Any, Any]"),
-           "(out, lse, scores, kept), None for what is not wanted. Scores come from v, dt_proj and "
-           "a_coef, or are given: float32 [batch, heads_kv, kv_len]. kept: int32 [batch, heads_kv, "
-           "kv_len, 2], the queries that keep each key. stages: on a GPU, the first and the last "
-           "part to run, to time them. scores_out, kept_out: memory for scores that are made, and "
-           "for kept. out_low: like out, of 16 bits; its low half, for "
-           "backward().")
+           "Returns (out, lse, scores, kept), with None in place of what is not wanted.\n\n"
+           "q, k, v, out and lse have the shapes of attention(). Scores are computed\n"
+           "from v, dt_proj and a_coef as by zoh_scores, or they are given as float32\n"
+           "[batch, heads_kv, kv_len]. kept is int32 [batch, heads_kv, kv_len, 2], the\n"
+           "half-open interval of the queries that keep each key. scores_out and\n"
+           "kept_out are memory for both. out_low has the shape and type of out, of 16\n"
+           "bits; it receives the low half of O for backward(). On a GPU stages names\n"
+           "the first and the last stage that run, so that they can be timed.")
       .def("backward", &backward, nb::arg("q"), nb::arg("k"), nb::arg("v"),
            nb::arg("dt_proj").none(), nb::arg("a_coef").none(), nb::arg("scores"),
            nb::arg("kept").none(), nb::arg("out"), nb::arg("lse"), nb::arg("dout"),
@@ -493,42 +501,55 @@ void bind_dynamic_mask(nb::module_& module) {
                    "None = None, *, softmax_scale: float | None = None, deterministic: bool = "
                    "False, workspace: Array | None = None, stream: _Stream | None = None, "
                    "num_threads: int = 0, out_low: Array | None = None) -> None"),
-           "Gradients of a call of run(), into dq, dk, dv and, where wanted, dscores, ddt_proj and "
-           "da_coef. dt_proj and a_coef: None where scores were given. kept: on a GPU as run() "
-           "wrote it, unless reading is all. out_low: of that call, if it had one. workspace: "
-           "on a GPU, backward_workspace_nbytes bytes (deterministic_workspace_nbytes) "
-           "there, at a multiple of 256, that nothing else uses until the call's work is done.")
+           "Computes the gradients of a call of run() into dq, dk, dv, dscores, ddt_proj\n"
+           "and da_coef.\n\n"
+           "The last three may be None, which means that they are not wanted. Each\n"
+           "gradient has the shape of its input. dt_proj and a_coef are None if scores\n"
+           "were given. On a GPU kept is what run() wrote, unless reading is 'all'.\n"
+           "out_low is that of the call, if it had one. On a GPU workspace has\n"
+           "backward_workspace_nbytes bytes, or deterministic_workspace_nbytes with\n"
+           "deterministic=True, at an address that is a multiple of 256; nothing else\n"
+           "uses it until the work of the call is done.")
       .def("to_mask", &to_mask, nb::arg("kept"), nb::kw_only(),
            nb::arg("block") = std::pair(128, 128), nb::arg("stream").none() = nb::none(),
            nb::sig("def to_mask(self, kept: Array, *, block: tuple[int, int] = (128, 128), stream: "
                    "_Stream | None = None) -> BlockMask"),
-           "What run() returned as kept as a mask of heads_q heads; on a GPU waits and copies.")
+           "Returns kept, a result of run(), as a mask of heads_q heads. On a GPU the\n"
+           "call waits and copies.")
       .def("saw_nan", &saw_nan, nb::kw_only(), nb::arg("stream").none() = nb::none(),
            nb::sig("def saw_nan(self, *, stream: _Stream | None = None) -> bool"),
-           "On a GPU: whether a score was NaN (it ranks lowest) since this was last asked.")
-      .def_prop_ro("backend",
-                   [](const HeldAttention& held) {
-                     return std::string(to_string(held.attention().spec().backend));
-                   })
+           "True if a score was NaN since the last call of this method, on a GPU. A NaN\n"
+           "ranks lowest.")
+      .def_prop_ro(
+          "backend",
+          [](const HeldAttention& held) {
+            return std::string(to_string(held.attention().spec().backend));
+          },
+          "The name of the backend.")
       .def_prop_ro(
           "reading",
           [](const HeldAttention& held) {
             return std::string(to_string(held.attention().reading()));
           },
-          "How attention reads the selection: gather, scan or all.")
-      .def_prop_ro("heads_per_tile",
-                   [](const HeldAttention& held) { return held.attention().heads_per_tile(); })
-      .def_prop_ro("device", [](const HeldAttention& held) { return held.attention().device(); })
-      .def_prop_ro("nbytes",
-                   [](const HeldAttention& held) { return held.attention().size_bytes(); })
+          "How attention reads the selection on a GPU: 'gather', 'scan' or 'all'.")
+      .def_prop_ro(
+          "heads_per_tile",
+          [](const HeldAttention& held) { return held.attention().heads_per_tile(); },
+          "The number of query heads that share a tile.")
+      .def_prop_ro(
+          "device", [](const HeldAttention& held) { return held.attention().device(); },
+          "The index of the GPU.")
+      .def_prop_ro(
+          "nbytes", [](const HeldAttention& held) { return held.attention().size_bytes(); },
+          "Bytes that the prepared call holds, without the workspaces.")
       .def_prop_ro(
           "workspace_nbytes",
           [](const HeldAttention& held) { return held.attention().workspace_bytes(); },
-          "Bytes of one workspace: each stream and each graph capture has one.")
+          "Bytes of one workspace. Each stream and each graph capture has one.")
       .def_prop_ro(
           "backward_workspace_nbytes",
           [](const HeldAttention& held) { return held.attention().backward_workspace_bytes(); },
-          "Bytes of workspace of backward(); 0 on the host.")
+          "Bytes of workspace that backward() needs; 0 on the host.")
       .def_prop_ro(
           "deterministic_workspace_nbytes",
           [](const HeldAttention& held) {
@@ -536,7 +557,8 @@ void bind_dynamic_mask(nb::module_& module) {
             options.deterministic = true;
             return held.attention().backward_workspace_bytes(options);
           },
-          "The same of backward() with deterministic.");
+          "Bytes of workspace that backward() needs with deterministic=True; 0 on the\n"
+          "host.");
 }
 
 }  // namespace fdma::python

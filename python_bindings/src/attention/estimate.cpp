@@ -227,21 +227,34 @@ void bind_estimate(nb::module_& module) {
                             "What work costs on a device (docs/estimates.md).")
       .def_static(
           "shipped", [](std::string_view name) { return value_or_throw(shipped_profile(name)); },
-          nb::arg("name"), "One that comes with the library.")
-      .def_static("shipped_names", &profile_names)
+          nb::arg("name"),
+          "Returns the profile of this name that comes with the library. Another name\n"
+          "is a ValueError.")
+      .def_static("shipped_names", &profile_names,
+                  "Returns the names of the profiles that come with the library.")
       .def_static(
           "from_json",
           [](std::string_view text) { return value_or_throw(profile_from_json(text)); },
-          nb::arg("text"))
+          nb::arg("text"),
+          "Returns the profile of a JSON document. ValueError names a wrong member.")
       .def_static(
           "read", [](const std::string& path) { return value_or_throw(read_profile(path)); },
-          nb::arg("path"), "A file, as fdma-maskc calibrate writes it.")
-      .def("to_json", [](const DeviceProfile& profile) { return to_json(profile); })
-      .def_prop_ro("name", [](const DeviceProfile& profile) { return profile.name; })
-      .def_prop_ro("source", [](const DeviceProfile& profile) { return profile.source; })
-      .def_prop_ro("provisional",
-                   [](const DeviceProfile& profile) { return profile.is_provisional; })
-      .def_prop_ro("num_workers", [](const DeviceProfile& profile) { return profile.num_workers; })
+          nb::arg("path"), "Reads a profile from a file that fdma-maskc calibrate wrote.")
+      .def(
+          "to_json", [](const DeviceProfile& profile) { return to_json(profile); },
+          "Returns the profile as a JSON document.")
+      .def_prop_ro(
+          "name", [](const DeviceProfile& profile) { return profile.name; },
+          "The name of the profile.")
+      .def_prop_ro(
+          "source", [](const DeviceProfile& profile) { return profile.source; },
+          "A sentence that says where the constants come from.")
+      .def_prop_ro(
+          "provisional", [](const DeviceProfile& profile) { return profile.is_provisional; },
+          "True if constants were not measured on the device.")
+      .def_prop_ro(
+          "num_workers", [](const DeviceProfile& profile) { return profile.num_workers; },
+          "The number of threads or multiprocessors.")
       .def("__repr__", [](const DeviceProfile& profile) {
         return fmt::format("<DeviceProfile '{}', {} workers{}>", profile.name, profile.num_workers,
                            profile.is_provisional ? ", provisional" : "");
@@ -257,15 +270,18 @@ void bind_estimate(nb::module_& module) {
               "direction: str = 'forward', tile: tuple[int, int] | None = None, columns: str "
               "= 'automatic', workers: int = 0, count_all: bool = False) -> dict[str, "
               "object]"),
-      "What `fdma-maskc estimate --json` says of this mask, its member `mask` apart.");
+      "Returns what `fdma-maskc estimate --json` prints for this mask, without its\n"
+      "member `mask`.\n\n"
+      "tile is (queries, keys); None means the first of the profile. workers 0\n"
+      "means those of the profile. Times are in microseconds.");
   module.def(
       "estimate_plan", &predict_plan, nb::arg("plan"), nb::arg("profile"), nb::kw_only(),
       nb::arg("deterministic") = false, nb::arg("corrects_delta") = false,
       nb::sig("def estimate_plan(plan: AttentionPlan, profile: DeviceProfile, *, "
               "deterministic: bool = False, corrects_delta: bool = False) -> dict[str, object]"),
-      "The predicted time of this plan, of its direction: what `estimate` says as "
-      "`masked`.\n\nBackward with deterministic gradients, or with a pass over the keys "
-      "for the sums\nof rows, where asked for.");
+      "Returns the predicted time of a plan, as the member `masked` of `estimate`.\n\n"
+      "deterministic and corrects_delta add the cost of deterministic gradients and\n"
+      "of the correction pass to a backward plan. Times are in microseconds.");
 }
 
 }  // namespace fdma::python

@@ -130,25 +130,31 @@ Stream stream_of(nb::handle stream, nb::handle array, int device) {
 
 void bind_device_plan(nb::module_& module) {
   nb::class_<PlanOnDevice>(module, "DevicePlan",
-                           "A plan in the memory of a GPU; upload() makes them.")
-      .def_prop_ro("device", [](const PlanOnDevice& held) { return held.plan().device(); })
-      .def_prop_ro("tile",
-                   [](const PlanOnDevice& held) {
-                     const BlockShape tile = held.plan().tile();
-                     return std::pair(tile.block_q, tile.block_kv);
-                   })
+                           "A plan in the memory of a GPU. upload() makes it.")
+      .def_prop_ro(
+          "device", [](const PlanOnDevice& held) { return held.plan().device(); },
+          "The index of the GPU.")
+      .def_prop_ro(
+          "tile",
+          [](const PlanOnDevice& held) {
+            const BlockShape tile = held.plan().tile();
+            return std::pair(tile.block_q, tile.block_kv);
+          },
+          "The sides (queries, keys) of a tile.")
       .def_prop_ro(
           "nbytes", [](const PlanOnDevice& held) { return held.plan().size_bytes(); },
-          "Bytes of device memory, workspaces apart.")
+          "Bytes of device memory without the workspaces.")
       .def_prop_ro(
           "launch_nbytes", [](const PlanOnDevice& held) { return held.plan().workspace_bytes(); },
           "Bytes of workspace that one launch needs.")
       .def_prop_ro("workspace_nbytes", &PlanOnDevice::workspace_bytes,
-                   "Bytes of its own workspaces so far: one for each stream and each graph capture "
-                   "of `attention`, one for each capture of `attention_call`, whose streams share "
-                   "theirs among plans.")
+                   "Bytes of the workspaces that the plan owns so far.\n\n"
+                   "`attention` has one workspace for each stream and each graph capture.\n"
+                   "`attention_call` has one for each graph capture; its streams share theirs\n"
+                   "among plans, and those are not counted.")
       .def_prop_ro("is_captured", &PlanOnDevice::is_captured,
-                   "Whether a CUDA graph holds a call by it, for as long as which it has to live.")
+                   "True if a CUDA graph holds a call by this plan. The plan must live as long\n"
+                   "as the graph.")
       .def("__repr__", &repr);
   module.def(
       "upload", &upload_plan, nb::arg("plan"), nb::kw_only(), nb::arg("device").none() = nb::none(),
@@ -156,9 +162,12 @@ void bind_device_plan(nb::module_& module) {
       nb::arg("deterministic") = false,
       nb::sig("def upload(plan: AttentionPlan, *, device: int | None = None, stream: _Stream | "
               "None = None, waits: bool = False, deterministic: bool = False) -> DevicePlan"),
-      "Copies a plan for sm90 to a GPU, the current one unless `device` says which; with "
-      "waits it is there on return, for every stream; a backward plan with what "
-      "deterministic calls need if so asked.");
+      "Copies a plan for sm90 to a GPU and returns it.\n\n"
+      "device is the index of the GPU; None means the current one. The copy is\n"
+      "ordered in `stream`; with waits=True it is complete on return, for every\n"
+      "stream. deterministic=True also copies what deterministic calls of a\n"
+      "backward plan need. NotImplementedError is raised for a plan of another\n"
+      "backend or a GPU of another architecture.");
 }
 
 }  // namespace fdma::python

@@ -118,12 +118,15 @@ void bind_interop_flex(nb::module_& module) {
                      "NDArray[numpy.int32]] | None = None, own_cells: "
                      "tuple[NDArray[numpy.int32], NDArray[numpy.uint64]] | None = "
                      "None, cells: BlockMask | None = None) -> BlockMask"),
-             "The mask of FlexAttention's tables, each a pair of int32 arrays (num_blocks, "
-             "indices); own_cells is the pair (fdma_bitmap_index int32, fdma_bitmaps uint64).");
+             "Returns the mask of FlexAttention's tables.\n\n"
+             "kv, full_kv, q and full_q are pairs of int32 arrays (num_blocks, indices).\n"
+             "own_cells is the pair (fdma_bitmap_index int32, fdma_bitmaps uint64).");
   module.def("flex_from_block_mask", &to_flex, nb::arg("mask"), nb::arg("block"),
              nb::arg("separate_full_blocks") = true, nb::arg("with_transpose") = true,
              nb::arg("with_cells") = true, nb::arg("max_bytes") = std::int64_t{1} << 34,
-             "FlexAttention's fields by name, NumPy arrays and pairs of integers.");
+             "Returns FlexAttention's fields by name, as NumPy arrays and pairs of\n"
+             "integers.\n\n"
+             "MemoryError is raised if the result takes more than max_bytes bytes.");
 }
 
 }  // namespace fdma::python

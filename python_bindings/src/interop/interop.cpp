@@ -208,9 +208,10 @@ void bind_sequences(nb::module_& module) {
                      "NDArray[numpy.int32] | None, seqused_k: NDArray[numpy.int32] | "
                      "None, packed: bool, heads: int, block: tuple[int, int]) -> "
                      "BlockMask"),
-             "The mask of FlashAttention's varlen arguments; arrays of int32.");
+             "Returns the mask of FlashAttention's varlen arguments. The arrays are int32.");
   module.def("cu_seqlens_from_block_mask", &to_cu_seqlens, nb::arg("mask"),
-             "cu_seqlens_q, cu_seqlens_k, causal, window_size, seqused_q, seqused_k, packed.");
+             "Returns cu_seqlens_q, cu_seqlens_k, causal, window_size, seqused_q,\n"
+             "seqused_k and packed by name.");
 }
 
 void bind_hugging_face(nb::module_& module) {
@@ -218,23 +219,27 @@ void bind_hugging_face(nb::module_& module) {
              nb::arg("heads") = 0,
              nb::sig("def block_mask_from_hf_mask(attention_mask: Array, block: tuple[int, int], "
                      "heads: int = 0) -> BlockMask"),
-             "The mask of [batch, heads, q_len, kv_len] booleans or additive floats.");
+             "Returns the mask of booleans or additive floats [batch, heads, q_len,\n"
+             "kv_len].");
   module.def("hf_mask_from_block_mask", &to_hf_mask, nb::arg("mask"), nb::arg("dtype") = "bool",
              nb::arg("use_infinity") = false, nb::arg("max_bytes") = std::int64_t{1} << 34,
              nb::sig("def hf_mask_from_block_mask(mask: BlockMask, dtype: str = 'bool', "
                      "use_infinity: bool = False, max_bytes: int = 1 << 34) -> NewArray"),
-             "[batch, heads, q_len, kv_len], an object with __dlpack__.");
+             "Returns the mask as an object with __dlpack__, [batch, heads, q_len,\n"
+             "kv_len].\n\n"
+             "MemoryError is raised if the result takes more than max_bytes bytes.");
   module.def("block_mask_from_hf_padding", &from_hf_padding, nb::arg("attention_mask").noconvert(),
              nb::arg("causal"), nb::arg("q_len"), nb::arg("heads"), nb::arg("block"),
              nb::sig("def block_mask_from_hf_padding(attention_mask: "
                      "NDArray[numpy.uint8], causal: bool, q_len: int, heads: int, "
                      "block: tuple[int, int]) -> BlockMask"),
-             "The mask of [batch, kv_len] uint8: 1 for a token, 0 for padding.");
+             "Returns the mask of attention_mask, uint8 [batch, kv_len], which is 1 for a\n"
+             "token and 0 for padding.");
   module.def("hf_padding_from_block_mask", &to_hf_padding, nb::arg("mask"),
              nb::arg("causal").none() = nb::none(),
              nb::sig("def hf_padding_from_block_mask(mask: BlockMask, causal: bool | "
                      "None = None) -> tuple[NDArray[numpy.uint8], bool]"),
-             "(attention_mask uint8, causal).");
+             "Returns (attention_mask uint8 [batch, kv_len], causal).");
 }
 
 }  // namespace
@@ -247,13 +252,15 @@ void bind_interop(nb::module_& module) {
              nb::sig("def block_mask_from_flash_mask(startend_row_indices: "
                      "NDArray[numpy.int32], causal: bool, q_len: int, block: "
                      "tuple[int, int], heads: int = 0) -> BlockMask"),
-             "The mask of int32 [batch, heads, kv_len, columns].");
+             "Returns the mask of startend_row_indices, int32 [batch, heads, kv_len,\n"
+             "columns].");
   module.def("flash_mask_from_block_mask", &to_flash_mask, nb::arg("mask"),
              nb::arg("causal").none() = nb::none(), nb::arg("num_columns").none() = nb::none(),
              nb::sig("def flash_mask_from_block_mask(mask: BlockMask, causal: bool | "
                      "None = None, num_columns: int | None = None) -> "
                      "tuple[NDArray[numpy.int32], bool]"),
-             "(startend_row_indices, causal).");
+             "Returns (startend_row_indices int32 [batch, heads, kv_len, columns],\n"
+             "causal).");
   module.def("block_mask_from_bsr", &from_bsr, nb::arg("data").noconvert(),
              nb::arg("indices").noconvert(), nb::arg("indptr").noconvert(), nb::arg("lengths"),
              nb::arg("block"), nb::arg("index_base") = 0, nb::arg("by_columns") = false,
@@ -261,13 +268,17 @@ void bind_interop(nb::module_& module) {
                      "NDArray[numpy.int64], indptr: NDArray[numpy.int64], lengths: "
                      "tuple[int, int], block: tuple[int, int], index_base: int = 0, "
                      "by_columns: bool = False) -> BlockMask"),
-             "The mask of uint8 data [blocks, block_q, block_kv], int64 indices and indptr.");
+             "Returns the mask of a block-sparse matrix.\n\n"
+             "data is uint8 [blocks, block_q, block_kv]; indices and indptr are int64 of\n"
+             "one dimension.");
   module.def("bsr_from_block_mask", &to_bsr, nb::arg("mask"), nb::arg("block"),
              nb::arg("max_bytes") = std::int64_t{1} << 34,
              nb::sig("def bsr_from_block_mask(mask: BlockMask, block: tuple[int, "
                      "int], max_bytes: int = 1 << 34) -> tuple[NDArray[numpy.bool_], "
                      "NDArray[numpy.int64], NDArray[numpy.int64]]"),
-             "(data, indices, indptr).");
+             "Returns (data bool [blocks, block_q, block_kv], indices int64, indptr\n"
+             "int64).\n\n"
+             "MemoryError is raised if the result takes more than max_bytes bytes.");
   bind_sequences(module);
   bind_hugging_face(module);
 }

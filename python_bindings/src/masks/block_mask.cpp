@@ -153,80 +153,105 @@ std::string repr(const BlockMask& mask) {
 void bind_properties(BlockMaskClass& mask) {
   mask.def_prop_ro(
           "format", [](const BlockMask& self) { return std::string(to_string(self.format())); },
-          nb::for_getter(nb::sig("def format(self) -> _Format")))
+          nb::for_getter(nb::sig("def format(self) -> _Format")), "The name of the stored format.")
       .def_prop_ro(
           "block",
-          [](const BlockMask& self) { return Block(self.block.block_q, self.block.block_kv); })
+          [](const BlockMask& self) { return Block(self.block.block_q, self.block.block_kv); },
+          "The sides (queries, keys) of a block.")
       .def_prop_ro(
-          "q_len", [](const BlockMask& self) { return self.shape.max_q_len(); }, "The longest one.")
+          "q_len", [](const BlockMask& self) { return self.shape.max_q_len(); },
+          "The largest number of queries of a batch element.")
       .def_prop_ro(
           "kv_len", [](const BlockMask& self) { return self.shape.max_kv_len(); },
-          "The longest one.")
+          "The largest number of keys of a batch element.")
       .def_prop_ro(
           "q_lens", [](const BlockMask& self) { return self.shape.q_lens; },
-          "One for all batch elements, or one for each.")
+          "The number of queries of all batch elements, or of each.")
       .def_prop_ro(
           "kv_lens", [](const BlockMask& self) { return self.shape.kv_lens; },
-          "One for all batch elements, or one for each.")
-      .def_prop_ro("num_batches", [](const BlockMask& self) { return self.shape.num_batches; })
-      .def_prop_ro("num_heads", [](const BlockMask& self) { return self.shape.num_heads; })
+          "The number of keys of all batch elements, or of each.")
+      .def_prop_ro(
+          "num_batches", [](const BlockMask& self) { return self.shape.num_batches; },
+          "The number of batch elements.")
+      .def_prop_ro(
+          "num_heads", [](const BlockMask& self) { return self.shape.num_heads; },
+          "The number of heads.")
       .def_prop_ro("num_groups", &BlockMask::num_groups,
-                   "Different masks among the (batch, head) pairs.")
-      .def_prop_ro("num_cells", &num_cells, "Query-key pairs that exist.")
+                   "The number of different masks among the (batch element, head) pairs.")
+      .def_prop_ro("num_cells", &num_cells,
+                   "The number of (query, key) pairs that exist, over all batch elements and\n"
+                   "heads.")
       .def_prop_ro(
           "origin",
           [](const BlockMask& self) {
             return std::tuple(self.origin.q_offset, self.origin.kv_offset, self.origin.batch_offset,
                               self.origin.head_offset);
           },
-          "Where a crop lay: (q, kv, batch, head) offsets.")
-      .def_prop_ro("nbytes", &BlockMask::size_bytes)
-      .def_prop_ro("spec", [](const BlockMask& self) { return self.spec; })
-      .def_ro("is_per_batch", &BlockMask::is_per_batch, "It was written with b.")
-      .def_ro("is_per_head", &BlockMask::is_per_head, "It was written with h.")
+          "The offsets (q, kv, batch, head) at which a crop lay in the mask that it was\n"
+          "cut from.")
+      .def_prop_ro("nbytes", &BlockMask::size_bytes, "Bytes of the arrays that the mask holds.")
+      .def_prop_ro(
+          "spec", [](const BlockMask& self) { return self.spec; },
+          "The specification from which the mask was compiled; empty if there was none.")
+      .def_ro("is_per_batch", &BlockMask::is_per_batch,
+              "True if the specification uses the batch index b.")
+      .def_ro("is_per_head", &BlockMask::is_per_head,
+              "True if the specification uses the head index h.")
       .def_prop_ro("counts", &counts_of,
                    nb::for_getter(nb::sig("def counts(self) -> dict[str, int]")),
-                   "Tiles by class and allowed pairs, over all batch elements and heads; counted "
-                   "anew at each call.")
+                   "The numbers of tiles of each class and of allowed pairs, over all batch\n"
+                   "elements and heads.\n\n"
+                   "Each call counts them anew.")
       .def_prop_ro("counts_of_groups", &counts_of_groups,
                    nb::for_getter(nb::sig("def counts_of_groups(self) -> list[dict[str, int]]")),
-                   "The same of each group.");
+                   "The counts of each group, as `counts` has them for the mask.");
 }
 
 }  // namespace
 
 void bind_block_mask(nb::module_& module) {
-  BlockMaskClass mask(module, "BlockMask", "A compiled mask; compile() makes them.");
+  BlockMaskClass mask(module, "BlockMask",
+                      "A compiled mask, which does not change. compile() makes it.");
   bind_properties(mask);
   const auto released = nb::call_guard<nb::gil_scoped_release>();
   mask.def("to_format", &to_format, nb::arg("format"), nb::arg("block"),
            nb::sig("def to_format(self, format: _Format, block: tuple[int, int]) -> BlockMask"),
-           "The same cells in another format or other blocks.")
+           "Returns the same cells in another format or with other block sides.")
       .def("combine", &combined, nb::arg("other"), nb::arg("operation"),
            nb::sig("def combine(self, other: BlockMask, operation: Literal['and', 'or', 'minus', "
                    "'xor']) -> BlockMask"),
-           "'and', 'or', 'minus' or 'xor' of two masks, as segments.")
-      .def("complement", &complement_of, "The cells that exist and are not in the mask.")
-      .def("shift", &shifted, nb::arg("dq"), nb::arg("dk"), "Every cell moved; lengths stay.")
-      .def("transpose", &transposed, "Query rows and keys swapped.")
+           "Returns the 'and', 'or', 'minus' or 'xor' of two masks, in format 'segment'.")
+      .def("complement", &complement_of,
+           "Returns the mask of the cells that exist and are not in this mask.")
+      .def("shift", &shifted, nb::arg("dq"), nb::arg("dk"),
+           "Returns the mask with every cell moved by dq queries and dk keys. Lengths\n"
+           "stay as they are.")
+      .def("transpose", &transposed, "Returns the mask with queries and keys swapped.")
       .def("crop", &cropped, nb::arg("q_begin"), nb::arg("q_end"), nb::arg("kv_begin"),
            nb::arg("kv_end"), nb::arg("batch_begin"), nb::arg("batch_end"), nb::arg("head_begin"),
-           nb::arg("head_end"), "A window as a mask of its own, in the same format.")
+           nb::arg("head_end"),
+           "Returns a window as a mask of its own, in the same format. Each range is\n"
+           "half-open.")
       .def("select", &select_pairs, nb::arg("batch_begin"), nb::arg("batch_end"),
            nb::arg("head_begin"), nb::arg("head_end"), released,
-           "Some batch elements and heads, whole.")
+           "Returns a half-open range of batch elements and one of heads, at full\n"
+           "lengths.")
       .def_static("stack", &stack_batches, nb::arg("masks"), released,
-                  "The batch elements of several masks of one format, block and number of heads.")
+                  "Returns one mask with the batch elements of several masks, in their order.\n\n"
+                  "The masks have the same format, block sides and number of heads; otherwise\n"
+                  "ValueError is raised.")
       .def(
           "equal_cells",
           [](const BlockMask& self, const BlockMask& other) { return equal_cells(self, other); },
-          nb::arg("other"), released, "Counts, lengths and cells are the same.")
+          nb::arg("other"), released, "True if both masks have the same counts, lengths and cells.")
       .def(
           "content_hash", [](const BlockMask& self) { return to_string(content_hash(self)); },
-          released, "32 hexadecimal digits over everything stored but the spec.")
+          released,
+          "The hash of everything that is stored except the spec, as 32 hexadecimal\n"
+          "digits.")
       .def(
           "mask_hash", [](const BlockMask& self) { return to_string(mask_hash(self)); }, released,
-          "32 hexadecimal digits over counts, lengths and cells.")
+          "The hash of counts, lengths and cells, as 32 hexadecimal digits.")
       .def(
           "check_serves",
           [](const BlockMask& self, std::int64_t batch, std::int64_t heads,
@@ -234,11 +259,14 @@ void bind_block_mask(nb::module_& module) {
             value_or_throw(check_serves(self, batch, heads, name + ": it"));
           },
           nb::arg("batch"), nb::arg("heads"), nb::arg("name") = "mask",
-          "ValueError where a mask that was written with b or h and compiled for one element or "
-          "head would serve several.")
+          "Raises ValueError if the mask cannot be used for tensors of `batch` elements\n"
+          "and `heads` heads.\n\n"
+          "A mask whose specification uses b or h and that was compiled for one element\n"
+          "or head holds for that one only. `name` stands for the mask in the message.")
       .def("validate", &validate_mask, nb::arg("level"),
            nb::sig("def validate(self, level: Literal['sizes', 'structure', 'canonical']) -> None"),
-           "ValueError for the first inconsistency; level is 'sizes', 'structure' or 'canonical'.")
+           "Raises ValueError for the first inconsistency. level is 'sizes', 'structure'\n"
+           "or 'canonical'.")
       .def("__repr__", &repr);
   bind_mask_arrays(module, mask);
   bind_mask_cells(module, mask);

@@ -116,18 +116,21 @@ void bind_drawing(nb::module_& module) {
   module.def("draw", &draw_text, nb::arg("mask"), nb::kw_only(), nb::arg("batch") = 0,
              nb::arg("head") = 0, nb::arg("max_width") = 80, nb::arg("max_height") = 40,
              nb::arg("unicode") = true,
-             "One (batch, head) pair as text, a character for each tile or rectangle of tiles, and "
-             "a legend line.");
+             "Draws one (batch element, head) pair as text.\n\n"
+             "A character stands for a tile or a rectangle of tiles. The last line is a\n"
+             "legend. max_width and max_height count characters.");
   module.def("picture", &picture, nb::arg("mask"), nb::kw_only(), nb::arg("batch") = 0,
              nb::arg("head") = 0, nb::arg("max_side") = 512,
              nb::sig("def picture(mask: BlockMask, *, batch: int = 0, head: int = 0, max_side: int "
                      "= 512) -> tuple[NDArray[numpy.uint8], tuple[int, int]]"),
-             "One (batch, head) pair in at most max_side x max_side pixels: shades uint8 [rows, "
-             "keys], 0 empty, 255 full, between them partial, 1 to 254 by the share of live cells; "
-             "and the query rows and keys of a pixel.");
+             "Draws one (batch element, head) pair in at most max_side x max_side pixels.\n\n"
+             "Returns the shades, uint8 [rows, columns], and the (queries, keys) of a\n"
+             "pixel. A shade is 0 for an empty pixel, 255 for a full one and otherwise 1\n"
+             "to 254, by the share of live cells.");
   module.def("longest_row", &longest_row, nb::arg("mask"),
-             "The most keys that any query sees. Cost: O(query rows of the distinct (batch, head) "
-             "pairs * their intervals).");
+             "Returns the largest number of keys that a query sees.\n\n"
+             "The cost is linear in the intervals of all query rows of the distinct (batch\n"
+             "element, head) pairs.");
 }
 
 }  // namespace fdma::python

@@ -69,53 +69,73 @@ PyObject* table_free_text(PyObject* self, void*) {
 
 PyGetSetDef node_getters[] = {
     {"table_free_text", table_free_text, nullptr,
-     "The text as it stands, unchecked; None where there are tables in it.", nullptr},
+     "The text of the expression, not checked; None if the expression reads a\n"
+     "table.",
+     nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyType_Slot node_slots[] = {{Py_tp_getset, node_getters}, {0, nullptr}};
 
 }  // namespace
 
 void bind_expr(nb::module_& module) {
-  nb::class_<NodeHandle>(module, "ExprNode", nb::type_slots(node_slots),
-                         "One operation of an expression over shared operands; immutable.")
+  nb::class_<NodeHandle>(
+      module, "ExprNode", nb::type_slots(node_slots),
+      "One operation of an expression. Its operands may be shared; nothing changes\n"
+      "them.")
       .def_prop_ro(
           "depends_on_cell", [](const NodeHandle& node) { return node.depends_on_cell; },
-          "True where the value may differ between cells of one batch element and head.")
-      .def_prop_ro("operands", &operands_of)
+          "True if the value may differ between cells of one batch element and head.")
+      .def_prop_ro("operands", &operands_of, "The operands, in order.")
       .def("text", &text_of, nb::arg("same") = Names{},
-           "The text as it stands, unchecked; `same` as for finish_expr.")
+           "Returns the text of the expression, not checked. `same` is that of\n"
+           "finish_expr.")
       .def("table_names", &table_names_of, nb::arg("same") = Names{},
-           "The names that text() writes for automatic tables, by symbol.");
+           "Returns the names that text() gives to automatic tables, by symbol.");
   module.def("expr_node", &expr_node, nb::arg("op"),
              nb::arg("operands") = std::vector<NodeHandle>{}, nb::arg("value") = 0,
-             nb::arg("symbol") = "", "An operation by its name, all but named masks.");
+             nb::arg("symbol") = "",
+             "Returns the operation of a name. Named masks are made by named_node.");
   module.def("named_node", &named_node, nb::arg("name"), nb::arg("operands"), nb::arg("keywords"),
-             "A named mask; keywords are \"\" for what is given by position.");
+             "Returns a named mask. The keyword of an operand that is given by position is\n"
+             "\"\".");
 
-  nb::class_<MaskExpr>(module, "Expr", "A finished expression; parse_expr and finish_expr make it.")
-      .def_prop_ro("text", &MaskExpr::text, "As parsed, or in the canonical spelling.")
-      .def_prop_ro("canonical_text", [](const MaskExpr& expr) { return to_text(expr); })
-      .def_prop_ro("table_names", &table_names, "Sorted, without @.")
-      .def_prop_ro("needs_selection", &needs_selection, "True where it has a topk.")
-      .def("mentions", &mentions_variable, nb::arg("variable"))
+  nb::class_<MaskExpr>(module, "Expr", "A finished expression. parse_expr and finish_expr make it.")
+      .def_prop_ro("text", &MaskExpr::text,
+                   "The text that was parsed, or the canonical spelling of an expression that\n"
+                   "was not.")
+      .def_prop_ro(
+          "canonical_text", [](const MaskExpr& expr) { return to_text(expr); },
+          "The text in the canonical spelling.")
+      .def_prop_ro("table_names", &table_names, "The sorted names of the tables, without @.")
+      .def_prop_ro("needs_selection", &needs_selection, "True if the expression has a topk.")
+      .def("mentions", &mentions_variable, nb::arg("variable"),
+           "True if the expression uses the variable.")
       .def(
-          "dump", [](const MaskExpr& expr) { return dump(expr); }, "One operation a line.")
+          "dump", [](const MaskExpr& expr) { return dump(expr); },
+          "Returns the operations as text, one on each line.")
       .def("node", &nodes_of, nb::arg("automatic"), nb::arg("number"),
-           "Its nodes; tables in `automatic` and all loop variables under automatic symbols.")
+           "Returns the nodes of the expression.\n\n"
+           "Tables named in `automatic` and all loop variables get automatic symbols\n"
+           "with `number`.")
       .def(
           "equals", [](const MaskExpr& a, const MaskExpr& b) { return a == b; }, nb::arg("other"),
-          "Structural equality.");
-  module.def("parse_expr", &parse_expr, nb::arg("text"), "Errors: MaskSyntaxError.");
+          "True if both expressions have the same structure.");
+  module.def("parse_expr", &parse_expr, nb::arg("text"),
+             "Parses a specification. MaskSyntaxError shows the place of an error.");
 
-  nb::class_<FinishedExpr>(module, "FinishedExpr")
-      .def_prop_ro("expr", [](const FinishedExpr& finished) { return finished.expr; })
+  nb::class_<FinishedExpr>(module, "FinishedExpr", "A finished expression and its table names.")
+      .def_prop_ro(
+          "expr", [](const FinishedExpr& finished) { return finished.expr; }, "The expression.")
       .def_prop_ro(
           "table_names", [](const FinishedExpr& finished) { return finished.table_names; },
-          "The names that automatic tables have in it, by symbol.");
+          "The names that automatic tables have in the expression, by symbol.");
   module.def("finish_expr", &finish_expr, nb::arg("node"), nb::arg("same") = Names{},
              nb::arg("ignore_wishes") = false,
-             "Checks an expression and names its automatic tables (#number:wish) and loop "
-             "variables (%number:wish); `same` maps symbols to others of the same array.");
+             "Checks an expression and names its automatic tables and loop variables.\n\n"
+             "Their symbols are #number:wish and %number:wish. `same` maps symbols to\n"
+             "others of the same array. ignore_wishes=True makes the names depend on the\n"
+             "structure alone. ValueError is raised for an expression that cannot be\n"
+             "typed.");
 }
 
 }  // namespace fdma::python

@@ -130,9 +130,11 @@ nb::list specs_of(const std::string& format, std::int64_t q_len, std::int64_t kv
 void bind_mask_arrays(nb::module_& module, BlockMaskClass& mask) {
   mask.def_prop_ro("group_of", &group_map,
                    nb::for_getter(nb::sig("def group_of(self) -> NDArray[numpy.int32]")),
-                   "int32 [num_batches, num_heads]: which group each pair has. Read-only.")
+                   "The group of each (batch element, head) pair, int32 [num_batches,\n"
+                   "num_heads]. It is read-only.")
       .def("arrays", &arrays_of, nb::sig("def arrays(self) -> list[dict[str, NDArray[Any]]]"),
-           "Of each group its arrays by name, as mask files hold them. Read-only, not copied.")
+           "Returns the arrays of each group by their names in mask files. They are\n"
+           "read-only views.")
       .def_static("from_arrays", &mask_of_arrays, nb::kw_only(), nb::arg("format"),
                   nb::arg("q_lens"), nb::arg("kv_lens"), nb::arg("num_batches"),
                   nb::arg("num_heads"), nb::arg("block"), nb::arg("origin"), nb::arg("spec"),
@@ -143,13 +145,15 @@ void bind_mask_arrays(nb::module_& module, BlockMaskClass& mask) {
                           "int], origin: tuple[int, int, int, int], spec: str, group_of: Array, "
                           "groups: Sequence[Mapping[str, Array]], is_per_batch: bool = False, "
                           "is_per_head: bool = False) -> BlockMask"),
-                  "The mask of such arrays, copied; ValueError names what is inconsistent.");
+                  "Returns the mask of arrays as `arrays` gives them, and copies them.\n\n"
+                  "ValueError names the first inconsistency.");
   module.def("stored_array_specs", &specs_of, nb::arg("format"), nb::arg("q_len"),
              nb::arg("kv_len"), nb::arg("block"),
              nb::sig("def stored_array_specs(format: str, q_len: int, kv_len: int, block: "
                      "tuple[int, int]) -> list[tuple[str, str, int | None, int, int]]"),
-             "Name, element type, width (None: one dimension), least and most rows of each array "
-             "of a group.");
+             "Returns (name, element type, width, least rows, most rows) of each array of\n"
+             "a group.\n\n"
+             "The width is None for an array of one dimension.");
 }
 
 }  // namespace fdma::python

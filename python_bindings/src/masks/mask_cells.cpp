@@ -140,13 +140,18 @@ void bind_mask_cells(nb::module_& module, BlockMaskClass& mask) {
            nb::arg("heads") = nb::none(), nb::arg("max_bytes") = kMaxBytes,
            nb::sig("def to_dense(self, *, batch: tuple[int, int] | None = None, heads: tuple[int, "
                    "int] | None = None, max_bytes: int = 1 << 32) -> NDArray[numpy.bool_]"),
-           "Every cell, as a boolean NumPy array [batches, heads, q_len, kv_len]; cells past an "
-           "element's lengths are False.")
+           "Returns every cell as booleans [batches, heads, q_len, kv_len].\n\n"
+           "`batch` and `heads` are half-open ranges; None means all. Cells past the\n"
+           "lengths of a batch element are False. MemoryError is raised if the result\n"
+           "takes more than max_bytes bytes.")
       .def_static("from_dense", &from_dense, nb::arg("cells"), nb::kw_only(), nb::arg("block"),
                   nb::arg("format"),
                   nb::sig("def from_dense(cells: Array, *, block: tuple[int, int], format: "
                           "_Format) -> BlockMask"),
-                  "The mask of an array of booleans, or of uint8 0 and 1.");
+                  "Returns the mask of an array of booleans, or of uint8 with the values 0 and\n"
+                  "1.\n\n"
+                  "The shape of cells is [q_len, kv_len], [batch, q_len, kv_len] or [batch,\n"
+                  "heads, q_len, kv_len].");
   module.def(
       "to_dense",
       [](const BlockMask& self, std::int64_t max_bytes) {
@@ -154,8 +159,9 @@ void bind_mask_cells(nb::module_& module, BlockMaskClass& mask) {
       },
       nb::arg("mask"), nb::kw_only(), nb::arg("max_bytes") = kMaxBytes,
       nb::sig("def to_dense(mask: BlockMask, *, max_bytes: int = 1 << 32) -> NDArray[numpy.bool_]"),
-      "Every cell, as a boolean NumPy array [num_batches, num_heads, q_len, kv_len]; cells past an "
-      "element's lengths are False.");
+      "Returns every cell as booleans [num_batches, num_heads, q_len, kv_len].\n\n"
+      "Cells past the lengths of a batch element are False. MemoryError is raised\n"
+      "if the result takes more than max_bytes bytes.");
 }
 
 }  // namespace fdma::python

@@ -183,13 +183,19 @@ void bind_mask_columns(BlockMaskClass& mask) {
            nb::sig("def to_columns(self, *, batch: tuple[int, int] | None = None, heads: "
                    "tuple[int, int] | None = None, max_bytes: int = 1 << 32) -> "
                    "tuple[NDArray[numpy.int32], NDArray[numpy.int32]]"),
-           "(begin, end), int32 [batches, heads, n, kv_len]: the query intervals of each key.")
+           "Returns the query intervals of each key as (begin, end), each int32\n"
+           "[batches, heads, n, kv_len].\n\n"
+           "An interval is half-open. `batch` and `heads` are half-open ranges; None\n"
+           "means all. MemoryError is raised if the result takes more than max_bytes\n"
+           "bytes.")
       .def_static(
           "from_columns", &from_columns, nb::arg("begin"), nb::arg("end"), nb::kw_only(),
           nb::arg("q_lens"), nb::arg("kv_lens"), nb::arg("block"), nb::arg("format"),
           nb::sig("def from_columns(begin: Array, end: Array, *, q_lens: Sequence[int], kv_lens: "
                   "Sequence[int], block: tuple[int, int], format: _Format) -> BlockMask"),
-          "The mask whose keys are seen by the union of their query intervals.");
+          "Returns the mask in which the union of its query intervals sees each key.\n\n"
+          "begin and end are int32 or int64 [batch, heads, n, kv_len]; the intervals\n"
+          "are half-open.");
 }
 
 }  // namespace fdma::python

@@ -153,8 +153,12 @@ nb::dict difference_from(const BlockMask& a, const BlockMask& b, std::int64_t ma
 void bind_mask_difference(nb::module_&, BlockMaskClass& mask) {
   mask.def("difference_from", &difference_from, nb::arg("other"), nb::arg("max_tiles"),
            nb::sig("def difference_from(self, other: BlockMask, max_tiles: int) -> dict[str, Any]"),
-           "How two masks differ: counts of cells and tiles (in this mask's blocks), the first "
-           "tiles and the first cell.");
+           "Returns the difference of two masks as a dict.\n\n"
+           "only_in_a and only_in_b count the cells of one mask alone, and num_tiles the\n"
+           "tiles that differ, in blocks of this mask. tiles holds at most max_tiles of\n"
+           "these tiles as (batch, head, row, column). first_cell is (batch, head, q, k,\n"
+           "whether this mask has it), or None. shape_reason is not empty if counts or\n"
+           "lengths differ; no cell is then compared.");
 }
 
 }  // namespace fdma::python

@@ -106,7 +106,13 @@ void bind_masks(nb::module_& module) {
           "None = None, batch: int = 1, heads: int = 1, tables: Mapping[str, Array] | None = None, "
           "format: _Format = 'segment', block: tuple[int, int] = (128, 128), num_threads: int = 0, "
           "timeout: float | None = None, max_work: int | None = None) -> BlockMask"),
-      "The exact compiled mask of a specification, given as text or finished.");
+      "Returns the exact compiled mask of a specification, which is a text or a\n"
+      "finished expression.\n\n"
+      "q_len and kv_len are one length or one for each batch element; kv_len\n"
+      "defaults to q_len. tables holds the arrays that the specification reads.\n"
+      "num_threads counts threads of the CPU; 0 means all. timeout is in seconds;\n"
+      "TimeoutError is raised after it. max_work counts operations in the bodies of\n"
+      "loops; NotImplementedError is raised for a mask that takes more.");
 }
 
 }  // namespace fdma::python

@@ -278,8 +278,10 @@ auto on_stream(Function function) {
 }  // namespace
 
 void bind_device_select(nb::module_& module) {
-  nb::class_<TopkOnDevice>(module, "DeviceTopk",
-                           "Top-k selection on a GPU among the keys of a mask, prepared once.")
+  nb::class_<TopkOnDevice>(
+      module, "DeviceTopk",
+      "Top-k selection on a GPU among the keys of a mask. It is prepared once for\n"
+      "many calls.")
       .def(
           "__init__",
           [](TopkOnDevice* self, const BlockMask& among, std::int64_t w,
@@ -293,34 +295,49 @@ void bind_device_select(nb::module_& module) {
           nb::sig("def __init__(self, among: BlockMask, w: int, *, batch: int | None = None, "
                   "heads_kv: int | None = None, device: int | None = None, stream: _Stream | None "
                   "= None) -> None"),
-          "Selects w keys a query among those that the mask `among` shows, for each batch element "
-          "and KV head. One interval per key: causal, documents, prefixes, padding; others are "
-          "an error, compile() selects among any.")
+          "Prepares the selection of w keys for each query, batch element and KV head.\n\n"
+          "The mask `among` says which keys a query may keep. It belongs to the\n"
+          "one-interval class, as causal, documents, prefixes and padding do; another\n"
+          "mask is a NotImplementedError, and compile() selects among its keys on the\n"
+          "host. batch and heads_kv default to those of the mask. device is the index\n"
+          "of the GPU; None means the current one.")
       .def("select", &select, nb::arg("scores"), nb::kw_only(), nb::arg("out") = nb::none(),
            nb::arg("stream").none() = nb::none(),
            nb::sig("def select(self, scores: Array, *, out: Array | None = None, stream: _Stream | "
                    "None = None) -> NewArray"),
-           "int32 [batch, heads_kv, kv_len, 2] on the GPU: the queries that keep each key, 0, 0 "
-           "for none; from float32 scores [batch, heads_kv, kv_len].")
+           "Returns the half-open interval of the queries that keep each key.\n\n"
+           "It is int32 [batch, heads_kv, kv_len, 2] on the GPU, and (0, 0) for a key\n"
+           "that no query keeps. scores is float32 [batch, heads_kv, kv_len] on the same\n"
+           "GPU.")
       .def("saw_nan", &saw_nan, nb::kw_only(), nb::arg("stream").none() = nb::none(),
            nb::sig("def saw_nan(self, *, stream: _Stream | None = None) -> bool"),
-           "Whether a score was NaN (it ranks lowest) since the last time this was asked.")
+           "True if a score was NaN since the last call of this method. A NaN ranks\n"
+           "lowest.")
       .def("to_mask", &to_mask, nb::arg("kept"), nb::kw_only(),
            nb::arg("heads_q").none() = nb::none(), nb::arg("block") = std::pair(128, 128),
            nb::arg("stream").none() = nb::none(),
            nb::sig("def to_mask(self, kept: Array, *, heads_q: int | None = None, block: "
                    "tuple[int, int] = (128, 128), stream: _Stream | None = None) -> BlockMask"),
-           "What select() returned as a mask: waits for it and copies it to the host.")
-      .def_prop_ro("w", [](const TopkOnDevice& held) { return held.topk().w(); })
-      .def_prop_ro("device", [](const TopkOnDevice& held) { return held.topk().device(); })
-      .def_prop_ro("nbytes", [](const TopkOnDevice& held) { return held.topk().size_bytes(); })
+           "Returns the result of select() as a mask. The call waits for it and copies\n"
+           "it to the host.\n\n"
+           "heads_q is a multiple of heads_kv, by default heads_kv itself.")
+      .def_prop_ro(
+          "w", [](const TopkOnDevice& held) { return held.topk().w(); },
+          "The number of keys that each query keeps at most.")
+      .def_prop_ro(
+          "device", [](const TopkOnDevice& held) { return held.topk().device(); },
+          "The index of the GPU.")
+      .def_prop_ro(
+          "nbytes", [](const TopkOnDevice& held) { return held.topk().size_bytes(); },
+          "Bytes of device memory without the workspaces.")
       .def_prop_ro(
           "workspace_nbytes",
           [](const TopkOnDevice& held) { return held.topk().workspace_bytes(); },
-          "Bytes of one workspace: each stream and each graph capture has one.");
+          "Bytes of one workspace. Each stream and each graph capture has one.");
   nb::class_<DeviceIncrementalTopk>(
       module, "DeviceIncrementalTopk",
-      "Top-k selection on a GPU that follows growing sequences, all rows with one mask.")
+      "The top-k selection on a GPU of sequences that grow. All rows have the same\n"
+      "mask.")
       .def(
           "__init__",
           [](DeviceIncrementalTopk* self, std::int64_t w, std::int64_t capacity, std::int64_t batch,
@@ -334,36 +351,48 @@ void bind_device_select(nb::module_& module) {
           nb::arg("device").none() = nb::none(), nb::arg("stream").none() = nb::none(),
           nb::sig("def __init__(self, w: int, capacity: int, *, batch: int = 1, heads_kv: int = 1, "
                   "keys_may_wait: bool = False, device: int | None = None, stream: _Stream | None "
-                  "= None) -> None"))
+                  "= None) -> None"),
+          "Prepares the selection of w keys for each query in rows of up to `capacity` keys.\n\n"
+          "keys_may_wait allows keys whose first query comes in a later call of append().\n"
+          "device is the index of the GPU; None means the current one.")
       .def("append", &append, nb::arg("scores"), nb::arg("among") = nb::none(),
            nb::arg("num_queries") = nb::none(), nb::kw_only(),
            nb::arg("stream").none() = nb::none(),
            nb::sig("def append(self, scores: Array, among: Array | None = None, num_queries: int | "
                    "None = None, *, stream: _Stream | None = None) -> None"),
-           "More keys, scores [batch, heads_kv, keys] on the GPU, and queries; among as "
-           "IncrementalTopk.append has it.")
+           "Appends keys with their scores, float32 [batch, heads_kv, keys] on the GPU,\n"
+           "and queries.\n\n"
+           "among and num_queries are those of IncrementalTopk.append. A NaN ranks\n"
+           "lowest. ValueError is raised for more keys than capacity.")
       .def("end_group", on_stream(&DeviceIncrementalTopk::end_group), nb::kw_only(),
            nb::arg("stream").none() = nb::none(),
            nb::sig("def end_group(self, *, stream: _Stream | None = None) -> None"),
-           "No later query sees the keys so far: a document ends.")
+           "Ends a document: no later query sees the keys so far.")
       .def("refresh", on_stream(&DeviceIncrementalTopk::refresh), nb::kw_only(),
            nb::arg("stream").none() = nb::none(),
            nb::sig("def refresh(self, *, stream: _Stream | None = None) -> None"),
-           "Takes q_len and kv_len from the device, after graphs were replayed.")
+           "Reads q_len and kv_len from the device after graphs were replayed. The call\n"
+           "waits.")
       .def(
           "live_keys", &live_keys, nb::kw_only(), nb::arg("stream").none() = nb::none(),
           nb::sig(
               "def live_keys(self, *, stream: _Stream | None = None) -> tuple[NewArray, NewArray]"),
-          "On the GPU: int32 [batch, heads_kv, w] with the keys that later queries may keep, "
-          "ascending, and int32 [batch, heads_kv] with how many there are.")
+          "Returns the keys that later queries may keep, ascending, and their number,\n"
+          "on the GPU.\n\n"
+          "The keys are int32 [batch, heads_kv, min(w, capacity)], their number is\n"
+          "int32 [batch, heads_kv].")
       .def("intervals", &intervals_of, nb::kw_only(), nb::arg("stream").none() = nb::none(),
            nb::sig("def intervals(self, *, stream: _Stream | None = None) -> NewArray"),
-           "int32 [batch, heads_kv, kv_len, 2] on the host: the queries so far that keep each key.")
-      .def_prop_ro("w", &DeviceIncrementalTopk::w)
-      .def_prop_ro("capacity", &DeviceIncrementalTopk::capacity)
-      .def_prop_ro("q_len", &DeviceIncrementalTopk::q_len)
-      .def_prop_ro("kv_len", &DeviceIncrementalTopk::kv_len)
-      .def_prop_ro("nbytes", &DeviceIncrementalTopk::size_bytes);
+           "Returns the half-open interval of the queries so far that keep each key.\n\n"
+           "It is int32 [batch, heads_kv, kv_len, 2] on the host; the call waits and\n"
+           "copies.")
+      .def_prop_ro("w", &DeviceIncrementalTopk::w,
+                   "The number of keys that each query keeps at most.")
+      .def_prop_ro("capacity", &DeviceIncrementalTopk::capacity,
+                   "The largest number of keys of a row.")
+      .def_prop_ro("q_len", &DeviceIncrementalTopk::q_len, "The number of queries so far.")
+      .def_prop_ro("kv_len", &DeviceIncrementalTopk::kv_len, "The number of keys so far.")
+      .def_prop_ro("nbytes", &DeviceIncrementalTopk::size_bytes, "Bytes of device memory.");
 }
 
 }  // namespace fdma::python

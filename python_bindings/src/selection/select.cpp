@@ -299,8 +299,12 @@ void bind_select(nb::module_& module) {
   module.def("zoh_scores", &scores_of, nb::arg("values"), nb::arg("dt_proj"), nb::arg("a_coef"),
              nb::kw_only(), nb::arg("mode") = "exp", nb::arg("num_threads") = 0,
              nb::arg("out") = nb::none(), nb::arg("stream").none() = nb::none(),
-             "Scores float32 [batch, heads_kv, kv_len] of values [batch, kv_len, heads_kv, "
-             "head_dim].");
+             "Returns the scores of keys, float32 [batch, heads_kv, kv_len].\n\n"
+             "values is [batch, kv_len, heads_kv, head_dim] in float32, float16 or\n"
+             "bfloat16. dt_proj is [heads_kv, heads_kv * head_dim] or [heads_kv,\n"
+             "head_dim], and a_coef is [heads_kv]. The score is exp(A softplus(dt)), or A\n"
+             "softplus(dt) with mode='log'. num_threads counts threads of the CPU; 0 means\n"
+             "all.");
   module.def(
       "zoh_scores_backward", &gradients_of, nb::arg("values"), nb::arg("dt_proj"),
       nb::arg("a_coef"), nb::arg("dscores"), nb::kw_only(), nb::arg("dvalues") = true,
@@ -313,11 +317,14 @@ void bind_select(nb::module_& module) {
               "Array | bool = True, other_dvalues: Array | None = None, mode: Literal['exp', "
               "'log'] = 'exp', num_threads: int = 0, workspace: Array | None = None, stream: "
               "_Stream | None = None) -> tuple[Array | None, Array | None, Array | None]"),
-      "The gradients (dvalues, ddt_proj, da_coef) of zoh_scores, from those of its scores. "
-      "Each goes into the array that is given, of its input's type or float32; True: a new "
-      "array; False: it is not wanted and None. other_dvalues: a gradient of values that "
-      "dvalues holds as well; may be dvalues itself. workspace: of CUDA tensors, "
-      "zoh_backward_workspace_nbytes bytes; without it the call waits for the GPU.");
+      "Returns the gradients (dvalues, ddt_proj, da_coef) of zoh_scores.\n\n"
+      "dscores is the gradient of the scores, float32 [batch, heads_kv, kv_len].\n"
+      "Each gradient has the shape of its input. It is written into the array that\n"
+      "is given, which has the type of the input or float32; True asks for a new\n"
+      "array, and False for no gradient, which is returned as None. other_dvalues\n"
+      "is another gradient of values that is added to dvalues; it may be dvalues\n"
+      "itself. For CUDA tensors workspace has zoh_backward_workspace_nbytes bytes;\n"
+      "without it the call waits for the GPU.");
   module.def(
       "zoh_backward_workspace_nbytes",
       [](std::int64_t batch, std::int64_t kv_len, std::int64_t heads_kv, std::int64_t head_dim,
@@ -326,12 +333,13 @@ void bind_select(nb::module_& module) {
       },
       nb::arg("batch"), nb::arg("kv_len"), nb::arg("heads_kv"), nb::arg("head_dim"),
       nb::arg("wide"),
-      "Bytes of workspace of zoh_scores_backward on a GPU; wide: dt_proj is [heads_kv, heads_kv * "
-      "head_dim].");
+      "Returns the bytes of workspace that zoh_scores_backward needs on a GPU.\n\n"
+      "wide says that dt_proj is [heads_kv, heads_kv * head_dim].");
   module.attr("OPEN_END") = kOpenEnd;
   nb::class_<IncrementalTopk>(
       module, "IncrementalTopk",
-      "Top-k selection of one row of scores that follows a growing sequence.")
+      "The top-k selection of one row of scores, kept up to date while keys and\n"
+      "queries are appended.")
       .def(
           "__init__",
           [](IncrementalTopk* self, std::int64_t w) {
@@ -342,24 +350,30 @@ void bind_select(nb::module_& module) {
            nb::arg("num_queries") = nb::none(),
            nb::sig("def append(self, scores: Array, among: Array | None = None, num_queries: int | "
                    "None = None) -> None"),
-           "More keys and queries. Without among key i is visible from the i-th of these queries "
-           "on (causal); among, int32 [keys, 2], gives each key's queries, with OPEN_END for an "
-           "end that is not known yet.")
+           "Appends keys with their scores, float32 [keys], and queries.\n\n"
+           "Without among there is one query for each key, and key i is visible from the\n"
+           "i-th of these queries on (causal). among is int32 [keys, 2], the half-open\n"
+           "interval of queries that see each key; OPEN_END stands for an end that is\n"
+           "not yet known. ValueError is raised for a NaN score and for a key that an\n"
+           "earlier query would see.")
       .def("end_group", &IncrementalTopk::end_group,
-           "No later query sees the keys so far: a document ends.")
+           "Ends a document: no later query sees the keys so far.")
       .def(
           "live_keys", [](const IncrementalTopk& topk) { return keys_array(topk.live_keys()); },
           nb::sig("def live_keys(self) -> NewArray"),
-          "The keys that later queries may keep, ascending: what a cache has to hold.")
+          "Returns the keys that later queries may keep, ascending, as int32. A cache\n"
+          "needs no others.")
       .def(
           "dropped_keys",
           [](const IncrementalTopk& topk) { return keys_array(topk.dropped_keys()); },
           nb::sig("def dropped_keys(self) -> NewArray"),
-          "The keys that the last append or end_group made dead.")
+          "Returns the keys that the last append or end_group evicted, as int32.")
       .def("intervals", &intervals_of, nb::sig("def intervals(self) -> NewArray"),
-           "int32 [kv_len, 2]: the queries so far that keep each key, 0, 0 for none.")
+           "Returns the half-open interval of the queries so far that keep each key,\n"
+           "int32 [kv_len, 2].\n\n"
+           "The interval is (0, 0) for a key that no query keeps.")
       .def("state", &state_of, nb::sig("def state(self) -> dict[str, Any]"),
-           "All that it knows: the arguments of `restore`.")
+           "Returns the whole state as a dict of the arguments of `restore`.")
       .def_static("restore", &topk_of, nb::kw_only(), nb::arg("w"), nb::arg("q_len"),
                   nb::arg("group_end"), nb::arg("last_key"), nb::arg("last"), nb::arg("kept"),
                   nb::arg("live"), nb::arg("waiting"), nb::arg("waiting_queries"),
@@ -367,13 +381,14 @@ void bind_select(nb::module_& module) {
                   nb::sig("def restore(*, w: int, q_len: int, group_end: int, last_key: int, last: "
                           "tuple[int, int], kept: Array, live: Array, waiting: Array, "
                           "waiting_queries: Array, dropped: Array) -> IncrementalTopk"),
-                  "What goes on as the one that `state` was asked of. ValueError for a state that "
-                  "cannot be.")
-      .def_prop_ro("w", &IncrementalTopk::w)
-      .def_prop_ro("q_len", &IncrementalTopk::q_len)
-      .def_prop_ro("kv_len", &IncrementalTopk::kv_len)
-      .def_prop_ro("num_live_keys", &IncrementalTopk::num_live_keys)
-      .def_prop_ro("nbytes", &IncrementalTopk::size_bytes);
+                  "Returns a selection that continues from a state.\n\n"
+                  "ValueError is raised for a state that no calls lead to.")
+      .def_prop_ro("w", &IncrementalTopk::w, "The number of keys that each query keeps at most.")
+      .def_prop_ro("q_len", &IncrementalTopk::q_len, "The number of queries so far.")
+      .def_prop_ro("kv_len", &IncrementalTopk::kv_len, "The number of keys so far.")
+      .def_prop_ro("num_live_keys", &IncrementalTopk::num_live_keys,
+                   "The number of keys that later queries may keep.")
+      .def_prop_ro("nbytes", &IncrementalTopk::size_bytes, "Bytes that the selection holds.");
 }
 
 }  // namespace fdma::python
