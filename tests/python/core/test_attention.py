@@ -1,4 +1,7 @@
-"""Core fdma._fdma: attention on arrays as they lie, against float64; plans, threads, errors."""
+"""Tests attention of the core module fdma._fdma on arrays, without the package around it.
+
+Results are compared with float64. Other tests cover plans, threads and errors.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import numpy as np
 import pytest
 from fdma_module import OtherDevice, Tensor, definition, fdma, random_tensors, round_bf16
 
-# Largest error over all elements. tests/unit/kernels and tests/gpu hold tighter bounds.
+# The largest error over all elements. tests/unit/kernels and tests/gpu have tighter bounds.
 TOLERANCE = {"float32": 1e-5, "float16": 3e-3, "bfloat16": 3e-2}
 
 
@@ -34,7 +37,7 @@ def check(out: Any, lse: Any, expected: tuple[Tensor, Tensor], dtype: str = "flo
         ("true", 130, 200, 2, 2, 64, 64),
         ("causal", 257, 257, 4, 2, 80, 80),
         ("causal & window(50)", 200, 300, 6, 2, 128, 32),
-        ("causal", 150, 90, 3, 1, 8, 24),  # rows without keys
+        ("causal", 150, 90, 3, 1, 8, 24),  # these rows have no keys
         ("documents(ids=@t) & causal", 300, 300, 2, 1, 33, 17),
         ("(q * 7 + k * 3) % 11 < 4", 65, 140, 1, 1, 256, 256),
     ],
@@ -76,12 +79,12 @@ def test_lengths_for_each_element() -> None:
     q_lens, kv_lens = [100, 20, 0], [150, 64, 7]
     mask = fdma.compile("causal", q_lens, kv_lens, batch=3)
     out, lse = fdma.attention(q, k, v, mask)
-    # Rows past an element's length are 0 and -inf, as rows without keys are.
+    # Rows past the length of a batch element are 0 and -inf, as rows without keys are.
     cells = np.zeros((3, 1, 100, 150), bool)
     cells[..., : mask.q_len, : mask.kv_len] = fdma.to_dense(mask)
     check(out, lse, definition(q, k, v, cells))
     assert not np.asarray(out)[1, 20:].any() and np.isneginf(np.asarray(lse)[2]).all()
-    # An output of the caller's is left alone there.
+    # The call writes none of these rows to an output that the caller gives.
     given = np.full((3, 100, 2, 16), 7, np.float32)
     _, again = fdma.attention(q, k, v, mask, out=given)
     np.testing.assert_array_equal(np.asarray(again), np.asarray(lse))
@@ -125,7 +128,7 @@ def test_strides() -> None:
         out, lse = (np.asarray(x) for x in fdma.attention(one, two, three, mask))
         np.testing.assert_array_equal(out[:, :100], expected)
         np.testing.assert_array_equal(lse[..., :100], expected_lse)
-    shared = np.broadcast_to(k[:, :, :1], k.shape)  # one head for all, stride 0
+    shared = np.broadcast_to(k[:, :, :1], k.shape)  # One head stands for all heads, with stride 0
     np.testing.assert_array_equal(
         np.asarray(fdma.attention(q, shared, v, mask, return_lse=False)),
         np.asarray(fdma.attention(q, shared.copy(), v, mask, return_lse=False)),
@@ -183,7 +186,7 @@ def parametric_cells(
     sink: int = 0,
     cu_seqlens: Any = None,
 ) -> Any:
-    """Causal cells of an element of these lengths in a dense mask of `shape`."""
+    """Returns the causal cells of an element of these lengths in a dense mask of `shape`."""
     q, k = np.arange(shape[0])[:, None], np.arange(shape[1])[None]
     pos = q + kv_len - q_len
     cells = (k <= pos) & (k < kv_len) & (q < q_len)
@@ -286,7 +289,7 @@ def test_same_bits_for_any_number_of_threads() -> None:
 
 
 def wrong(**changes: Any) -> dict[str, Any]:
-    """Arguments of a call that would succeed, changed."""
+    """Returns the arguments of a call that would succeed, with some of them changed."""
     q, k, v = random_tensors(16, 2, 32, 32, 4, 2, 16)
     return {"q": q, "k": k, "v": v, "mask": fdma.compile("causal", 32)} | changes
 
@@ -416,7 +419,7 @@ def test_memory_does_not_grow() -> None:
     for _ in range(20):
         fdma.attention(q, k, v, mask)
     before = resident_bytes()
-    for _ in range(200):  # 100 MiB of outputs
+    for _ in range(200):  # the outputs have 100 MiB
         fdma.attention(q, k, v, mask)
         fdma.to_dense(mask)
     assert resident_bytes() - before < 16 << 20

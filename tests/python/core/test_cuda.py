@@ -1,7 +1,8 @@
-"""fdma._fdma on a GPU: refusals anywhere; with PyTorch and a Hopper GPU results, streams, graphs.
+"""Tests fdma._fdma on a GPU with PyTorch: results, streams and graphs.
 
-References are dense attention in float64 on the GPU. An error may be twice that of an explicit
-matmul, softmax, matmul in the same 16-bit type, plus 1e-5 of the largest reference value.
+Refusals are tested on any machine, the rest on a Hopper GPU. References are dense attention in
+float64 on the GPU. An error may be twice that of an explicit matmul, softmax, matmul in the same
+16-bit type, plus 1e-5 of the largest reference value.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ try:
 except ImportError:
     imported_torch = None
 torch: Any = imported_torch
-attention: Any = fdma.attention  # its overloads need not know PyTorch's types
+attention: Any = fdma.attention  # the overloads of `attention` do not name PyTorch's types
 HAS_GPU = torch is not None and "sm90" in fdma.available_backends()
 needs_gpu = pytest.mark.skipif(
     not HAS_GPU, reason="no GPU of compute capability 9.0, or PyTorch is not installed"
@@ -49,7 +50,7 @@ def tensors(
 def dense(
     q: Any, k: Any, v: Any, cells: Any, wide: Any, scale: float | None = None, bias: Any = None
 ) -> tuple[Any, Any]:
-    """out [b, q, h, d] and lse [b, h, q], with logits and sums in type `wide`."""
+    """Returns out [b, q, h, d] and lse [b, h, q], with logits and sums in type `wide`."""
     group = q.shape[2] // k.shape[2]
     k, v = (x.repeat_interleave(group, 2) for x in (k, v))
     scale = q.shape[3] ** -0.5 if scale is None else scale
@@ -99,7 +100,7 @@ def plan_of(mask: Any, q: Any, k: Any, **options: Any) -> Any:
     return fdma.upload(plan)
 
 
-# What needs no GPU.
+# The tests below need no GPU.
 
 
 def test_decode_shares_tiles_and_splits_keys() -> None:
@@ -176,7 +177,7 @@ def test_a_plan_for_sm90_does_not_run_on_the_host() -> None:
         attention(q, k, v, plan)
 
 
-# What does.
+# The tests below need a GPU.
 
 
 @needs_gpu
@@ -215,7 +216,7 @@ def test_lengths_of_their_own_and_key_bias() -> None:
     plan = plan_of(mask, q, k, key_bias=True)
     out, lse = attention(q, k, v, plan, key_bias=bias, softmax_scale=0.2)
     check((out, lse), q, k, v, cells_of(mask), scale=0.2, bias=bias)
-    # What was given keeps what it holds in rows that do not exist.
+    # An output that the caller gives keeps its values in rows that do not exist.
     out, lse = torch.full_like(q, 7), torch.full((3, 4, 300), 7.0, device="cuda")
     attention(q, k, v, plan, key_bias=bias, softmax_scale=0.2, out=out, lse=lse)
     assert (out[1, 17:] == 7).all() and (lse[2] == 7).all() and (lse[1, :, :17] != 7).all()
@@ -245,11 +246,11 @@ def test_streams_and_workspaces() -> None:
     torch.cuda.synchronize()
     out = torch.empty_like(q)
     stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):  # the current stream of the framework
+    with torch.cuda.stream(stream):  # the call uses the current stream of the framework
         attention(q, k, v, plan, out=out, return_lse=False)
     stream.synchronize()
     assert torch.equal(out, expected) and plan.workspace_nbytes == 2 * one
-    for given in (stream, stream.cuda_stream, 0):  # a stream by object and by number
+    for given in (stream, stream.cuda_stream, 0):  # a stream is given as an object and as a number
         out.zero_()
         torch.cuda.synchronize()
         attention(q, k, v, plan, out=out, return_lse=False, stream=given)
@@ -366,7 +367,7 @@ def test_memory_does_not_grow() -> None:
 def causal_cells(
     q_lens: Any, kv_lens: Any, shape: tuple[int, int], left: int | None = None, borders: Any = None
 ) -> Any:
-    """Causal cells [batch, 1, q, k] of elements of these lengths."""
+    """Returns the causal cells [batch, 1, q, k] of elements of these lengths."""
     q = torch.arange(shape[0], device="cuda")[None, :, None]
     k = torch.arange(shape[1], device="cuda")[None, None]
     q_len, kv_len = (x.long()[:, None, None] for x in (q_lens, kv_lens))

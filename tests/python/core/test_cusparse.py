@@ -1,6 +1,7 @@
-"""fdma._fdma.CusparseAttention: refusals anywhere; on a GPU, beside attention by FDMA's kernel.
+"""Tests fdma._fdma.CusparseAttention against attention by FDMA's kernel on a GPU.
 
-On a GPU the tests skip where the build or the machine has no cuSPARSE.
+Refusals are tested on any machine. The tests on a GPU are skipped where the build or the machine
+has no cuSPARSE.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ try:
 except ImportError:
     imported_torch = None
 torch: Any = imported_torch
-core: Any = fdma  # its overloads need not know PyTorch's types
+core: Any = fdma  # the overloads of `attention` do not name PyTorch's types
 
 
 def why_not() -> str:

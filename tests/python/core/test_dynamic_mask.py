@@ -1,4 +1,4 @@
-"""DynamicMaskAttention of fdma._fdma on host arrays and CUDA tensors, against float64."""
+"""Tests DynamicMaskAttention of fdma._fdma on host arrays and CUDA tensors against float64."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ needs_gpu = pytest.mark.skipif(
 
 
 def selected(scores: Tensor, width: int, visible: Tensor) -> Tensor:
-    """By definition: for each query of [q, k] `visible`, its `width` best keys, the first of equal
-    ones first; for every row of scores [batch, heads_kv, k]."""
+    """Returns which keys each query keeps, by definition, for each row of scores.
+
+    scores is [batch, heads_kv, k] and visible [q, k]. A query keeps its `width` visible keys with
+    the highest scores; among equal scores the first keys come first.
+    """
     mask = np.zeros((*scores.shape[:2], *visible.shape), bool)
     for index in np.ndindex(*scores.shape[:2]):
         order = np.argsort(-scores[index], kind="stable")
@@ -214,7 +217,7 @@ def test_on_a_gpu_eager_and_captured(reading: Literal["gather", "scan", "automat
 @needs_gpu
 @pytest.mark.parametrize("reading", ["gather", "scan"])
 def test_on_a_gpu_stages_go_on_with_what_others_left(reading: Literal["gather", "scan"]) -> None:
-    """With more work tiles than multiprocessors, which are counted from 0 by every launch."""
+    """There are more work tiles than multiprocessors; every launch counts them from 0."""
     size = (2, 4096, 4, 64)
     q, k, v = (on_gpu(*size, seed=seed) for seed in (1, 2, 3))
     scores = on_gpu(2, 4, 4096, seed=4).float()

@@ -1,8 +1,10 @@
-"""Learned selection in Python: scores, masks and decoding against two independent definitions.
+"""Tests learned selection in Python against two independent definitions.
 
-One is DESIGN's: per query, sort the visible keys by score. The other is how Dynamic Mask Attention
-is published: a dense matrix of scores per query, its `w` largest entries scattered into zeros, and
-attention over what is not zero, biased by it. Both in NumPy, in float64 where rounding matters.
+Scores, masks and decoding are covered. The first definition is that of DESIGN: for each query the
+visible keys are sorted by score. The second is Dynamic Mask Attention as it was published: the `w`
+largest entries of a dense matrix of scores are scattered into zeros for each query, and attention
+over the keys that are not zero adds them to the logits. Both are written in NumPy, in float64 where
+rounding matters.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def zoh(values: Tensor, dt_proj: Tensor, a_coef: Tensor, mode: str = "exp") -> Tensor:
-    """The scores in float64, [batch, heads_kv, kv_len]."""
+    """Returns the scores in float64, [batch, heads_kv, kv_len]."""
     values, dt_proj, a_coef = (x.astype(np.float64) for x in (values, dt_proj, a_coef))
     batch, kv_len, heads, head_dim = values.shape
     if dt_proj.shape[1] == head_dim:
@@ -31,7 +33,7 @@ def zoh(values: Tensor, dt_proj: Tensor, a_coef: Tensor, mode: str = "exp") -> T
 
 
 def by_sorting(scores: Tensor, w: int, visible: Tensor) -> Tensor:
-    """Of each row of visible [q, k], the w keys first by (score descending, index)."""
+    """Returns the w keys of each row of visible [q, k] first by (score descending, index)."""
     order = np.lexsort((np.arange(scores.size), -(scores + 0.0)))
     ranked = visible[:, order]
     kept = np.zeros_like(visible)
@@ -42,16 +44,18 @@ def by_sorting(scores: Tensor, w: int, visible: Tensor) -> Tensor:
 def published(
     q: Tensor, k: Tensor, v: Tensor, scores: Tensor, w: int, visible: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Dynamic Mask Attention as published, scores [batch, heads_kv, kv_len]: out and the mask.
+    """Returns (out, mask) of Dynamic Mask Attention as published.
 
-    What selection leaves at zero is dropped, a key whose own score is zero among it.
+    scores is [batch, heads_kv, kv_len]. A key that the selection leaves at zero is dropped; a
+    selected key whose own score is zero is dropped, too.
     """
     head_dim = q.shape[3]
     group = q.shape[2] // k.shape[2]
     per_head = np.repeat(scores, group, axis=1)
     biases = np.where(visible, per_head[:, :, None, :], -np.inf)
     if w < k.shape[1]:
-        # The largest first; of equal ones the first (any choice is allowed where it is published).
+        # The largest scores come first; among equal ones the first key. The publication allows any
+        # order.
         chosen = np.argsort(-biases, axis=-1, kind="stable")[..., :w]
         picked = np.zeros_like(biases)
         np.put_along_axis(picked, chosen, np.take_along_axis(biases, chosen, axis=-1), axis=-1)
@@ -164,7 +168,7 @@ def test_attention_is_that_of_the_published_reference(w: int, a: float) -> None:
     dt_proj = random.standard_normal((2, 32)).astype(np.float32) / 4
     a_coef = np.array([a, a / 2], np.float32)
     scores = np.asarray(fdma.zoh_scores(v, dt_proj, a_coef))
-    if a == -300.0:  # most scores vanish in float32: their keys are dropped
+    if a == -300.0:  # most scores vanish in float32, and their keys are dropped
         assert 0.2 < np.mean(scores == 0) < 1
     visible = np.tril(np.ones((96, 96), bool))
     expected, kept = published(q, k, v, scores, w, visible)
@@ -242,7 +246,7 @@ def test_incremental_selection_refuses_what_it_cannot_follow() -> None:
     with pytest.raises(ValueError, match="num_queries: expected one query per key"):
         topk.append(one, num_queries=4)
     with pytest.raises(NotImplementedError, match="ends apart from key 0"):
-        topk.append(one, np.array([[1, 2]], np.int32))  # a window
+        topk.append(one, np.array([[1, 2]], np.int32))  # this mask is a window
     assert topk.kv_len == 1
 
 

@@ -1,4 +1,4 @@
-"""Core fdma._fdma: compiling, cells, arrays of other kinds, errors."""
+"""Tests compiling, cells, arrays of other systems and errors of the core module fdma._fdma."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMATS = ("segment", "bitset", "bcsr", "columns", "dense")
 
 
 def grid(q_len: int, kv_len: int) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and pos = q + kv_len - q_len of every cell."""
+    """Returns q, k and pos = q + kv_len - q_len of every cell."""
     q, k = np.arange(q_len)[:, None], np.arange(kv_len)[None, :]
     return q, k, q + kv_len - q_len
 
@@ -28,7 +28,7 @@ def test_counts_and_properties() -> None:
     assert (mask.q_len, mask.kv_len, mask.q_lens, mask.kv_lens) == (300, 428, [300], [428])
     assert (mask.format, mask.block, mask.spec) == ("segment", (128, 128), "causal")
     assert (mask.num_batches, mask.num_heads, mask.num_groups) == (1, 1, 1)
-    # Row q sees keys up to q + 128.
+    # Row q sees the keys up to q + 128.
     assert mask.counts["allowed_pairs"] == sum(q + 129 for q in range(300))
     assert sum(mask.counts[name] for name in ("empty", "full", "partial")) == 3 * 4
     assert 0 < mask.nbytes < 100_000
@@ -87,7 +87,7 @@ def test_batches_and_heads() -> None:
     q, k, _ = grid(100, 100)
     b, h = np.arange(3)[:, None, None, None], np.arange(2)[:, None, None]
     expected = (k < lengths[b]) & (k <= q) & (q - k < 8 * 2**h)
-    assert mask.num_groups == 5  # the empty one is stored once
+    assert mask.num_groups == 5  # the empty mask is stored once
     np.testing.assert_array_equal(fdma.to_dense(mask), expected)
 
 
@@ -240,7 +240,7 @@ ATTEND = "_fdma.attention(*[np.ones((1, 20, 1, 8), np.float32)] * 3, _fdma.compi
 def test_the_instruction_set_asked_for_is_the_one_that_runs(target: str) -> None:
     if fdma.cpu_target() not in ("AVX3", "AVX2", target):
         pytest.skip(f"this processor has no {target}")
-    # Asking what runs must not change what runs.
+    # The question for the running instruction set does not change it.
     done = run_with_target(
         target, f"a = _fdma.cpu_target()\n{ATTEND}\nprint(a, _fdma.cpu_target())"
     )
@@ -306,7 +306,7 @@ for call in (lambda: _fdma.compile("?", 5), lambda: _fdma.compile("causal", -5))
 
 
 def test_every_type_is_known_to_python() -> None:
-    # What nanobind cannot convert has the name of its C++ type in a signature.
+    # The signature shows the C++ name of a type that nanobind cannot convert.
     named = [(name, getattr(fdma, name)) for name in dir(fdma)]
     for name, value in list(named):
         if isinstance(value, type):

@@ -1,4 +1,4 @@
-"""Scores and selection of fdma._fdma on CUDA tensors of PyTorch, against those on the host."""
+"""Tests scores and selection of fdma._fdma on PyTorch's CUDA tensors against those on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Core fdma._fdma on PyTorch's CPU tensors; skipped where PyTorch is not installed."""
+"""Tests the core module fdma._fdma on PyTorch's CPU tensors. PyTorch is required."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_attention_equals_sdpa(dtype: str, spec: str) -> None:
     assert result.dtype == q.dtype and result.shape == q.shape
     assert (result.double() - expected).abs().max() <= TOLERANCE[dtype]
     assert torch.from_dlpack(lse).shape == (2, 4, 200)
-    # Heads first in memory, the result into a tensor of the same kind.
+    # Heads come first in memory, and the result goes into a tensor with the same layout.
     q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
     given = torch.empty(2, 4, 200, 64, dtype=q.dtype).transpose(1, 2)
     assert fdma.attention(q, k, v, mask, out=given, return_lse=False) is given

@@ -1,4 +1,4 @@
-"""fdma.attention on NumPy arrays: against the definition in float64, plans, errors by name."""
+"""Tests fdma.attention on NumPy arrays: results in float64, plans, and names in errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fdma.attention on arrays of CuPy and JAX on a GPU: the definition, streams, memory."""
+"""Tests fdma.attention on arrays of CuPy and JAX on a GPU: results, streams, memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPEC = "causal & (window(100) | sink(4))"
 
 
 def host_arrays(q_len: int = 300, kv_len: int = 420) -> list[Any]:
-    """[batch, heads, len, head_dim]; eight query heads, two of keys."""
+    """Returns arrays [batch, heads, len, head_dim] with eight query heads and two KV heads."""
     random = np.random.default_rng(5)
     return [
         random.standard_normal((2, heads, length, 64)).astype(np.float16)
@@ -30,7 +30,7 @@ def host_arrays(q_len: int = 300, kv_len: int = 420) -> list[Any]:
 
 
 def definition(q: Any, k: Any, v: Any, cells: Any, bias: Any = None) -> tuple[Any, Any]:
-    """(out, lse) in float64; every row has keys."""
+    """Returns (out, lse) in float64 of a mask in which every row has keys."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     logits = q @ k.repeat(4, 1).swapaxes(2, 3) * q.shape[-1] ** -0.5
     if bias is not None:
@@ -57,7 +57,7 @@ def jax() -> Any:
 
 
 def check(out: Any, lse: Any, mask: fdma.BlockMask, bias: Any, inputs: list[Any]) -> None:
-    """out and lse as NumPy arrays with heads first."""
+    """Compares out and lse, as NumPy arrays with heads first, with the definition."""
     q, k, v = inputs
     expected, expected_lse = definition(q, k, v, mask.to_dense(), bias)
     assert out.shape == expected.shape and np.abs(out - expected).max() < 1e-2
@@ -88,7 +88,7 @@ def test_cupy_runs_on_its_current_stream(cupy: Any) -> None:
     large = cupy.ones((4096, 4096), np.float32)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
-        for _ in range(20):  # milliseconds before q is there
+        for _ in range(20):  # q is there only after some milliseconds
             large = large @ large * 0
         late += q
         out = attend(late, k, v, SPEC)

@@ -1,4 +1,7 @@
-"""fdma.attention on a Hopper GPU: definition, compile, streams, graphs, autocast, gradients."""
+"""Tests fdma.attention on a Hopper GPU under PyTorch.
+
+The tests cover results, torch.compile, streams, graphs, autocast and gradients.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def tensors(
 
 
 def definition(q: Any, k: Any, v: Any, mask: fdma.BlockMask, bias: Any = None) -> Any:
-    """float64, differentiable where no row is without keys."""
+    """Returns attention in float64; it is differentiable if every row has keys."""
     q, k, v = (x.double() for x in (q, k, v))
     logits = q @ k.repeat_interleave(4, 1).mT * q.shape[-1] ** -0.5
     if bias is not None:
@@ -93,7 +96,7 @@ def test_streams_and_graphs() -> None:
     with torch.cuda.graph(graph):
         out = attend(static, k, v, "causal")
     static.copy_(q)
-    for window in range(1, 40):  # other plans come and go; the captured one stays
+    for window in range(1, 40):  # other plans are made and dropped; the captured plan stays
         attend(q, k, v, f"causal & window({window})")
     graph.replay()
     assert torch.equal(out, expected)
@@ -131,7 +134,7 @@ def test_compile_and_autocast() -> None:
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_opcheck(has_bias: bool) -> None:
     q, k, v = tensors()
-    attend(q, k, v)  # registers the operators
+    attend(q, k, v)  # this call registers the operators
     bias = torch.randn(2, 2, 420, device="cuda") if has_bias else None
     torch.library.opcheck(
         torch.ops.fdma.attention, (q, k, v, bias, "causal", 0, 0.0, True, False, False)
@@ -193,9 +196,9 @@ def test_masks_that_change_every_step_share_workspaces() -> None:
     gc.collect()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
-    for window in range(4, 40):  # of gradients each has 17 MB
+    for window in range(4, 40):  # each gradient has 17 MB
         step(window)
     torch.cuda.synchronize()
-    # Of the plans, a number for each of the log-sum-exp's like.
+    # Each plan holds one number, from which tensors like the log-sum-exp are made.
     assert torch.cuda.memory_allocated() <= before[0] + 40 * 2 * 512
     assert torch.cuda.mem_get_info()[0] >= before[1] - (64 << 20)

@@ -1,6 +1,7 @@
-"""fdma.attention on PyTorch's CPU tensors: SDPA, torch.compile, operators, autocast, leaks.
+"""Tests fdma.attention on PyTorch's CPU tensors.
 
-The file is long since one set of tensors and ways serves all of it.
+The tests cover SDPA, torch.compile, operators, autocast and leaks. The file is long because all
+tests share one set of tensors and of ways to call attention.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 3e-2}
 def tensors(
     dtype: Any = torch.float32, q_len: int = 150, kv_len: int = 200, **options: Any
 ) -> list[Any]:
-    """q, k, v [batch, heads, len, head_dim]."""
+    """Returns q, k, v [batch, heads, len, head_dim]."""
     torch.manual_seed(1)
     return [
         torch.randn(2, heads, length, 32).to(dtype).requires_grad_(bool(options))
@@ -150,7 +151,7 @@ def test_calls_that_were_made_before_are_as_the_first(kind: str) -> None:
         assert torch.equal(lse, first_lse) and lse.is_contiguous()
         assert out.untyped_storage().nbytes() == 4 * out.numel()
     grown = attend(q[:, :, :100].contiguous(), k[:, :, :100], v[:, :, :100], "causal")
-    assert grown.shape[2] == 100  # other extents are another call
+    assert grown.shape[2] == 100  # other extents make another call
     with pytest.raises(ValueError, match=r"k: expected torch.float32, as q"):
         attend(q, k.half(), v, mask, bias)
 
@@ -225,12 +226,12 @@ def test_compile_says_what_masks_it_takes(compiled: Any) -> None:
 def test_an_expression_without_tables_passes_compile_as_a_text(compiled: Any) -> None:
     q, k, v = tensors()
     torch._dynamo.utils.counters.clear()
-    for window in (10, 10, 20):  # objects of their own each time
+    for window in (10, 10, 20):  # each call gets new objects
         mask = fdma.causal() & (fdma.window(window) | (fdma.h < 2))
         expected = 2 * attend(q, k, v, mask, scale=0.2)
         torch.testing.assert_close(compiled(q, k, v, mask), expected)
         torch.testing.assert_close(compiled(q, k, v, str(mask)), expected)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 4  # two masks, two kinds
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 4  # two masks of two kinds
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
@@ -245,7 +246,8 @@ def test_an_expression_in_plain_compile(backend: str) -> None:
 
     compiled = torch.compile(layer, backend=backend)
     try:
-        # With tables the graph ends before the call, which then runs as it does without a compiler.
+        # With tables the graph ends before the call. The call then runs as it does without a
+        # compiler.
         for mask in (free, with_tables):
             for _ in range(2):
                 torch.testing.assert_close(compiled(q, mask), layer(q, mask))
@@ -307,7 +309,7 @@ def test_inductor_runs_it() -> None:
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("heads_first", [False, True])
 def test_opcheck(has_bias: bool, heads_first: bool) -> None:
-    attend(*tensors())  # registers the operators
+    attend(*tensors())  # this call registers the operators
     q, k, v = tensors()
     if not heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
@@ -341,7 +343,7 @@ def test_a_mask_that_is_gone_is_an_error() -> None:
 
 
 def definition(q: Any, k: Any, v: Any, mask: fdma.BlockMask, scale: float, bias: Any = None) -> Any:
-    """(out, lse) in float64, differentiable; 0 and -inf in rows without keys."""
+    """Returns (out, lse) in float64, differentiable; rows without keys have 0 and -inf."""
     q, k, v = (x.double() for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
     logits = scale * q @ k.repeat_interleave(group, 1).mT
@@ -443,7 +445,7 @@ def test_gradients_of_what_is_broadcast_or_asked_for_alone() -> None:
     wanted = each.double().sum((0, 1), keepdim=True)
     torch.testing.assert_close(alone, wanted, atol=1e-5, rtol=1e-5)
     key = k.clone().requires_grad_()
-    attend(q, key, v, "causal").sum().backward()  # an expanded gradient
+    attend(q, key, v, "causal").sum().backward()  # this gradient is an expanded tensor
     assert key.grad is not None and q.grad is None
 
 
@@ -538,7 +540,7 @@ def test_training_leaks_nothing() -> None:
 
 
 def jagged(count: int) -> list[Any]:
-    """[batch, heads, .., dim], of two sequences."""
+    """Returns a nested tensor [batch, heads, .., dim] of two sequences."""
     made = [
         torch.nested.nested_tensor([torch.randn(n, 2, 16) for n in (5, 3)], layout=torch.jagged)
         for _ in range(count)

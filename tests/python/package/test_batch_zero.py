@@ -1,4 +1,8 @@
-"""A batch of 0: empty results of the right shapes, types and gradients. 0 heads: an error."""
+"""Tests a batch of 0 and calls without heads.
+
+Results of a batch of 0 are empty and have the right shapes, types and gradients. 0 heads are an
+error.
+"""
 
 from __future__ import annotations
 

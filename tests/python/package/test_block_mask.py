@@ -1,4 +1,4 @@
-"""fdma.BlockMask: what it tells, its formats, cells, intervals, equality, pickles, threads."""
+"""Tests fdma.BlockMask: properties, formats, cells, intervals, equality, pickles, threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fdma_module import FOLDER  # skips this file where the build has no package
+from fdma_module import FOLDER  # this import skips the file where the build has no package
 from mask_examples import BLOCKS, BY_NAME, EXAMPLES, FORMATS, Example, in_every_format, tile_classes
 
 fdma = pytest.importorskip("fdma")
@@ -278,7 +278,10 @@ def timed(function: Any) -> float:
 
 
 def test_a_million_tokens_cost_milliseconds() -> None:
-    """The best of three; the bounds leave room for a busy machine (each takes some 0.1 to 5 ms)."""
+    """The best of three times counts, and the bounds leave room for a busy machine.
+
+    Each call takes 0.1 to 5 ms.
+    """
     n = 1 << 20
     causal, window = fdma.compile("causal", n), fdma.compile("causal & window(4096)", n)
     parametric = window.to_format("parametric")

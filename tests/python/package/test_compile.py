@@ -1,4 +1,4 @@
-"""fdma.compile: what it takes, what it gives back, and what it refuses."""
+"""Tests the arguments, results and errors of fdma.compile."""
 
 # Wrong arguments are what some of these tests are about.
 # mypy: disable-error-code="arg-type, call-overload"
@@ -180,7 +180,7 @@ def test_tables_that_look_like_gpu_tensors_are_copied_to_the_host() -> None:
 
 
 def test_arguments_that_are_tables_names() -> None:
-    # Names that compile has itself go in `tables`.
+    # Tables whose names are parameters of compile are given in `tables`.
     assert_cells(
         "window(@block)", abs(np.arange(6)[:, None] - np.arange(6)) < 2, tables={"block": 2}
     )
@@ -318,7 +318,7 @@ def test_other_threads_run_while_it_compiles() -> None:
 
 
 def test_an_interrupt_stops_it() -> None:
-    # Minutes of work if nothing stops it.
+    # This mask takes minutes unless something stops it.
     mask = fdma.any_of(64, lambda i: (q * i + k * k) % 1009 == (q * q + i * k) % 1013)
     thread = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Drawings of masks: text, pixels, HTML and matplotlib, against the cells."""
+"""Tests drawings of masks as text, pixels, HTML and matplotlib figures against the cells."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def random_mask(q_len: int, kv_len: int, density: float) -> fdma.BlockMask:
 
 
 def classes(cells: Any, side_q: int, side_k: int) -> Any:
-    """0 empty, 1 partial, 2 full for each rectangle of cells; shares of live cells."""
+    """Returns the class of each rectangle of cells and its share of live cells.
+
+    The class is 0 for empty, 1 for partial and 2 for full.
+    """
     q_len, kv_len = cells.shape
     found = np.zeros((-(-q_len // side_q), -(-kv_len // side_k)), int)
     shares = np.zeros(found.shape)
@@ -103,7 +106,7 @@ def test_pixels_are_their_cells(max_side: int) -> None:
         _, shares = classes(cells, rows, keys)
         is_inside = rows <= 32 and keys <= 16
         kinds, _ = classes(cells, *((32, 16) if is_inside else (rows, keys)))
-        if is_inside:  # a pixel inside a tile is of its tile's class
+        if is_inside:  # a pixel inside a tile has the class of that tile
             kinds = kinds.repeat(32 // rows, 0).repeat(16 // keys, 1)
             kinds = kinds[: shades.shape[0], : shades.shape[1]]
         assert ((shades == 0) == (kinds == 0)).all()
@@ -113,7 +116,7 @@ def test_pixels_are_their_cells(max_side: int) -> None:
 
 
 class Page(HTMLParser):
-    """Its tags, all of them closed, and its text."""
+    """Collects the tags and the text of a page. All tags must be closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -159,7 +162,7 @@ def test_html_holds_the_picture(tmp_path: Path) -> None:
 
 
 def palette_png(data: bytes, folder: Path) -> Any:
-    """[height, width, 3] of an 8-bit palette PNG, by the reader of RGB files."""
+    """Returns the pixels [height, width, 3] of an 8-bit palette PNG, by the reader of RGB files."""
     chunks = {}
     at = 8
     while at < len(data):

@@ -1,4 +1,4 @@
-"""fdma.estimate: the tool's numbers and lines, devices, errors, pictures."""
+"""Tests fdma.estimate: numbers and lines as the tool prints them, devices, errors, pictures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from maskc_tool import maskc, maskc_json, needs_tool
 # isort: split
 import fdma
 
-# Made when they are asked for: what a module holds at the end counts as leaked.
+# The masks are made on request, because objects that a module holds at exit count as leaked.
 CASES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
     "causal": (lambda: fdma.compile("causal", 4096), {}, []),
     "closed form": (

@@ -1,6 +1,7 @@
-"""Expressions of the package: every operator, random expressions, tables, text, pickles, errors.
+"""Tests the expressions of the package.
 
-Longer than most files: the tests share small expressions and how their cells are compared.
+The tests cover every operator, random expressions, tables, text, pickles and errors. The file is
+long because its tests share small expressions and the comparison of cells.
 """
 
 # Wrong operands are what many of these tests are about.
@@ -148,7 +149,7 @@ def test_loops() -> None:
 def test_loop_variables_are_called_as_in_the_function() -> None:
     assert str(fdma.any_of(2, lambda i: q < i)) == "any(i in 2 : q < i)"
     assert str(fdma.any_of(2, lambda doc: q < doc)) == "any(doc in 2 : q < doc)"
-    # A word of the language, a name used inside, no name at all.
+    # The names are a word of the language, a name that is used inside, and no name at all.
     assert str(fdma.any_of(2, lambda k: q < k)) == "any(i in 2 : q < i)"
     inner = fdma.any_of(3, lambda i: i < q)
     assert str(fdma.all_of(2, lambda i: inner & (i < k))) == (
@@ -269,9 +270,9 @@ def test_automatic_names_come_by_first_use() -> None:
     assert [list(array) for array in mask.tables.values()] == [[5, 6], [1, 2], [3, 4]] or {
         name: list(array) for name, array in mask.tables.items()
     } == {"t0": [5, 6], "t1": [1, 2], "t2": [3, 4]}
-    # A user's name is not taken away.
+    # The name that a user gave stays with the user's table.
     assert str((a[q] == 1) & (table("t0")[k] == 2)) == "@t1[q] == 1 & @t0[k] == 2"
-    # One array is one table, however often it was handed in.
+    # One array is one table, however often it is handed in.
     array = np.arange(9)
     assert str(table(array)[q] == table(array)[k]) == "@t0[q] == @t0[k]"
     assert str(table(array)[q] == table(array[:])[k]) == "@t0[q] == @t0[k]"
@@ -370,7 +371,7 @@ def test_parsed_masks_combine_with_built_ones() -> None:
 
 def test_shared_nodes_stay_shared() -> None:
     mask = (q * k + 1) % 7 < 3
-    for _ in range(200):  # 2 ** 200 nodes if they were not
+    for _ in range(200):  # without sharing these are 2 ** 200 nodes
         mask = (mask & fdma.at(mask, q=q, k=k)) | mask
     text = str(mask)
     assert len(text) < 40_000
@@ -387,14 +388,14 @@ def test_sharing_inside_loops_is_bounded() -> None:
     fine = fdma.any_of(3, lambda i: body(i, 10))
     assert len(str(fine)) > 10_000
     assert_cells(fine, Q - 10 < K)
-    long = fdma.any_of(3, lambda i: body(i, 60))  # 2 ** 60 operations
+    long = fdma.any_of(3, lambda i: body(i, 60))  # the text would have 2 ** 60 operations
     assert str(long) == "(more than 1048576 operations)"
     with pytest.raises(ValueError, match="more than 1048576 operations when it is written out"):
         fdma.compile(long, 6)
     with pytest.raises(ValueError, match="written out"):
         pickle.dumps(long)
     mask: fdma.MaskExpr = k < 3
-    for n in range(200):  # loops side by side, shared outside
+    for n in range(200):  # these loops stand side by side, and the outer one is shared
         each = fdma.any_of(2, lambda i: q + i == n)  # noqa: B023
         mask = (mask ^ each) | (mask & each)
     assert len(str(mask)) < 50_000
@@ -434,7 +435,7 @@ def test_pickles_and_copies() -> None:
     for again in (pickle.loads(pickle.dumps(mask)), copy.copy(mask), copy.deepcopy(mask)):
         assert str(again) == str(mask) and again.equals(mask)
         np.testing.assert_array_equal(dense(again, 6, w=3), dense(mask, 6, w=3))
-        # Its automatic table is still automatic: it combines with the other's.
+        # Its automatic table is still automatic and combines with that of the other expression.
         assert again.tables["seen"] is not mask.tables["seen"] or again.equals(mask)
     number = pickle.loads(pickle.dumps(table(ids)[q] * 2))
     assert isinstance(number, fdma.IntExpr) and str(number) == "@t0[q] * 2"

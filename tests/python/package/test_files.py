@@ -1,4 +1,4 @@
-"""Mask files of the package: there and back, with the tool, and every way to fail."""
+"""Tests mask files of the package: round trips, the tool's reader, and every failure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ every_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.nam
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Cells, arrays, blocks, origin and spec."""
+    """True if cells, arrays, blocks, origin and spec are the same."""
     return bool(a == b) and (a.content_hash, a.spec) == (b.content_hash, b.spec)
 
 
@@ -66,7 +66,7 @@ def test_a_file_says_what_a_mask_of_one_was_written_with(tmp_path: Path) -> None
             marks = {k: int(v) for k, v in file["masks"][name].attrs.items() if "is_per" in k}
             assert marks == written.get(name, {})
     assert all(is_same(fdma.load(path, name), mask) for name, mask in masks.items())
-    with h5py.File(path, "r+") as file:  # as files of earlier versions are
+    with h5py.File(path, "r+") as file:  # Files of earlier versions look like this
         del file["masks/head"].attrs["is_per_head"]
     assert not fdma.load(path, "head")._core.is_per_head
 
@@ -99,7 +99,7 @@ def test_equal_masks_give_equal_bytes(tmp_path: Path) -> None:
 @needs_tool
 @every_example
 def test_the_tool_reads_what_the_package_writes(example: Example, tmp_path: Path) -> None:
-    """`check` validates every mask of a file and computes both of its hashes anew."""
+    """`check` validates every mask of a file and computes both hashes again."""
     masks = {f"m{i}": mask for i, mask in enumerate(in_every_format(fdma, example))}
     fdma.save(tmp_path / "masks.h5", masks)
     said = maskc(tmp_path, "check", "masks.h5")
@@ -211,7 +211,7 @@ def test_files_need_h5py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             action(tmp_path / "m.h5")
 
 
-# Writing is atomic.
+# The tests below show that writing is atomic.
 
 
 def test_a_failure_leaves_the_file_as_it_was(
@@ -244,7 +244,7 @@ def test_a_failure_leaves_the_file_as_it_was(
 
 
 def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
-    """A limit on the size of files stands for the disk: HDF5's writes and its closing fail."""
+    """A limit on the size of files stands for a full disk: HDF5 fails to write and to close."""
     path = tmp_path / "m.h5"
     fdma.compile("causal", 300).save(path)
     before = path.read_bytes()
@@ -319,7 +319,10 @@ def test_a_file_that_is_open_for_writing_is_refused(tmp_path: Path) -> None:
 
 @needs_tool
 def test_writers_of_one_file_wait_for_each_other(tmp_path: Path) -> None:
-    """Processes of Python and of the tool, and threads, from an absent file on: no mask is lost."""
+    """Python processes, tool processes and threads write to a file that does not exist yet.
+
+    No mask is lost.
+    """
     program = """
 import sys, fdma
 mask = fdma.compile("causal", 64)
@@ -347,7 +350,7 @@ for i in range(5):
 
 
 def test_memory_is_taken_only_for_what_is_there(tmp_path: Path) -> None:
-    """A file of a few KiB that claims 1 TiB."""
+    """The file has a few KiB and claims 1 TiB."""
     path = tmp_path / "m.h5"
     mask = fdma.compile("causal", 300, format="dense")
     mask.save(path)

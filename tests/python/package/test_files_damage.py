@@ -1,4 +1,7 @@
-"""Mask files that were damaged, by accident or on purpose: an error that says where."""
+"""Tests damaged mask files: each is an error that says where the damage is.
+
+The damage is accidental or deliberate.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ KINDS = ("segment", "parametric", "bitset", "bcsr", "columns", "dense")
 
 @pytest.fixture(scope="module")
 def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One mask of every format, of two groups and lengths per element."""
+    """Writes one mask of every format, with two groups and lengths for each batch element."""
     path = tmp_path_factory.mktemp("files") / "masks.h5"
     mask = fdma.compile("causal & window(40 + 30 * h)", [300, 120], 310, batch=2, heads=2)
     fdma.save(path, {kind: mask.to_format(kind) for kind in KINDS})
@@ -98,7 +101,7 @@ def test_every_array_has_its_type_and_extents(kind: str, intact: Path, tmp_path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_value_counts(kind: str, intact: Path, tmp_path: Path) -> None:
-    """What the entries themselves allow, the hash does not."""
+    """The hash finds the changes that the checks of single entries allow."""
     with h5py.File(intact) as file:
         arrays = {name: array[()] for name, array in file["masks"][kind]["groups/1"].items()}
     for name, values in arrays.items():
@@ -158,7 +161,7 @@ def test_newer_versions_are_told(intact: Path, tmp_path: Path) -> None:
 def test_structures_of_a_newer_hdf5_are_explained(intact: Path, tmp_path: Path) -> None:
     path = tmp_path / "newer.h5"
     data = bytearray(intact.read_bytes())
-    data[8] = 99  # the version of the superblock
+    data[8] = 99  # this byte is the version of the superblock
     path.write_bytes(data)
     with pytest.raises(OSError, match=r"newer.h5.*version number.*libver=\('v108', 'v110'\)"):
         fdma.load(path)
@@ -209,7 +212,7 @@ def test_links_inside_the_file_are_followed(intact: Path, tmp_path: Path) -> Non
 
 
 def test_storage_of_others(intact: Path, tmp_path: Path) -> None:
-    """Any byte order and chunks and the two filters; no other filter, no giant chunks."""
+    """Any byte order and chunks and two filters are read; other filters and huge chunks are not."""
 
     def stored(**storage: Any) -> Path:
         def change(file: Any) -> None:
@@ -270,7 +273,7 @@ print("done")
 
 
 def test_random_damage_is_an_error_or_the_mask(intact: Path, tmp_path: Path) -> None:
-    """In a process of its own: HDF5 itself decodes what is damaged here."""
+    """A process of its own reads the files, because HDF5 itself decodes the damaged bytes."""
     environment = {**os.environ, "PYTHONPATH": str(fdma_module.FOLDER)}
     arguments = [intact, tmp_path / "damaged.h5", "1", "40"]
     done = subprocess.run([sys.executable, "-c", CHILD, *map(str, arguments)], env=environment,
@@ -319,7 +322,7 @@ def test_a_child_that_goes_astray(
 
 
 def test_chunks_whose_keys_lead_nowhere(tmp_path: Path) -> None:
-    """HDF5 takes them for never written; the array must not be read as if they were zeros."""
+    """HDF5 takes these chunks for never written ones; they must not be read as zeros."""
     path = tmp_path / "large.h5"
     cells = (np.arange(4000)[:, None] * 7 + np.arange(4000) ** 2) % 5 < 2
     fdma.save(path, {"m": fdma.BlockMask.from_dense(cells).to_format("dense")})

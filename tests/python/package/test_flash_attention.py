@@ -1,4 +1,4 @@
-"""Package flash_dmattn: attention by the earlier names, beside SDPA and the definition."""
+"""Tests attention of the package flash_dmattn against SDPA and the definition."""
 
 from __future__ import annotations
 

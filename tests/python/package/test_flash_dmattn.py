@@ -1,4 +1,4 @@
-"""Package flash_dmattn: the mask half of the earlier names, and its examples verbatim."""
+"""Tests the masks of the package flash_dmattn and its examples, word for word."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ speedup = estimate_speedup(causal_mask)
 memory_savings = calculate_memory_savings(bitset_mask)
 """  # noqa: E501
 
-# What comes before and after it calls attention.
+# The lines before and after this one call attention.
 SECOND_EXAMPLE = """
 from flash_dmattn import CausalWindowMask
 sparse_mask = CausalWindowMask(window_size=1024, seqlen_q=8192, seqlen_k=8192)
@@ -140,7 +140,10 @@ def test_dense_masks_are_checked(
 
 
 def definition_of_topk(scores: Any, kept: int, visible: Any) -> Any:
-    """For each query the `kept` visible keys of highest score, of equal ones the first."""
+    """Returns the `kept` visible keys of highest score for each query.
+
+    Among equal scores the first keys come first.
+    """
     cells = np.zeros(visible.shape, bool)
     order = np.argsort(-scores, kind="stable")
     for q, row in enumerate(visible):

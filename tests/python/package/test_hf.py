@@ -1,4 +1,7 @@
-"""attn_implementation="fdma" beside "sdpa": a small Llama and a model with windows and chunks."""
+"""Tests attn_implementation="fdma" against "sdpa".
+
+The models are a small Llama and one with windows and chunks.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def mistral() -> Any:
 
 
 def gemma() -> Any:
-    """Layers with windows and without."""
+    """Returns a model that has layers with windows and layers without."""
     return transformers.Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=7, layer_types=KINDS)
 
 
@@ -41,7 +44,7 @@ MODELS = {"llama": llama, "mistral": mistral, "gemma": gemma}
 
 
 def pair(make: Any) -> list[Any]:
-    """One model twice: by sdpa and by fdma."""
+    """Returns the same model twice, with sdpa and with fdma."""
     models = []
     for name in ("sdpa", "fdma"):
         torch.manual_seed(0)
@@ -166,7 +169,10 @@ def gpt_2() -> Any:
 
 @pytest.mark.parametrize("make", [llama, mistral, gemma, qwen, gpt_2])
 def test_models_are_as_by_eager(make: Any) -> None:
-    """Logits and gradients to rounding, tokens equal, with caches that grow and that do not."""
+    """Logits and gradients agree up to rounding, and tokens are equal.
+
+    Caches that grow and static caches are both tested.
+    """
     _, b = pair(make)
     config = make()
     config._attn_implementation = "eager"

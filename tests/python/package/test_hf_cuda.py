@@ -1,6 +1,6 @@
-"""attn_implementation="fdma" in bfloat16 on a GPU: no further from "sdpa" in float32 than sdpa is.
+"""Tests attn_implementation="fdma" in bfloat16 on a GPU against "sdpa" in float32.
 
-The models and masks are those of test_hf.py.
+The error is no larger than that of sdpa in bfloat16. The models and masks are those of test_hf.py.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.skipif(
 
 
 def trio(name: str) -> list[Any]:
-    """One model by sdpa in float32, by sdpa and by fdma in bfloat16."""
+    """Returns one model with sdpa in float32, with sdpa in bfloat16 and with fdma in bfloat16."""
     exact, ours = pair(MODELS[name])
     theirs, _ = pair(MODELS[name])
     return [exact.cuda(), theirs.cuda().bfloat16(), ours.cuda().bfloat16()]
 
 
 def check(exact: Any, theirs: Any, ours: Any) -> None:
-    """The error of ours is at most twice that of theirs, both as norms."""
+    """The error of fdma is at most twice that of sdpa; both are norms."""
     size = exact.double().norm()
     allowed = 2 * (theirs.double() - exact).norm() + 2e-3 * size
     assert (ours.double() - exact).norm() <= allowed
@@ -62,7 +62,7 @@ def test_generate(name: str, cache: str) -> None:
         return_dict_in_generate=True,
         output_scores=True,
     )
-    # Step by step over a cache, and all at once.
+    # The model decodes step by step over a cache, and all at once.
     mask = torch.cat([padding(30, "left"), torch.ones(2, 12, dtype=torch.int64)], 1).cuda()
     with torch.no_grad():
         logits = model(made.sequences, attention_mask=mask).logits[:, 29:-1]

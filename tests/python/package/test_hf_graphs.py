@@ -1,4 +1,4 @@
-"""Models of Hugging Face in torch.compile(fullgraph=True) and torch.export."""
+"""Tests Hugging Face models under torch.compile(fullgraph=True) and torch.export."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from test_hf import SIZES, gemma, llama, mistral, padding, pair, prompt  # noqa:
 
 
 def llama_4() -> Any:
-    """Chunks."""
+    """Returns a model that attends in chunks."""
     return transformers.Llama4TextConfig(
         **SIZES, intermediate_size_mlp=96, head_dim=16, attention_chunk_size=8,
         layer_types=["chunked_attention", "full_attention"], num_local_experts=2,
@@ -34,7 +34,7 @@ FEW = {"llama": llama, "gemma": gemma}
 
 
 class Logits(torch.nn.Module):  # type: ignore[misc]
-    """A model whose result is a tensor, which needs no transformers to be loaded."""
+    """A model whose result is a tensor, so that loading it does not need transformers."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def test_fullgraph(name: str) -> None:
 
 @pytest.mark.parametrize("name", FEW)
 def test_fullgraph_with_tensors_that_say_the_mask(name: str) -> None:
-    """Padding and packed documents, which differ from call to call of one graph."""
+    """Tensors give the padding and the packed documents, which differ between calls of a graph."""
     a, b = pair(FEW[name])
     run = compiled(b)
     tokens = prompt()
@@ -126,7 +126,7 @@ def test_export(name: str) -> None:
 
 
 def test_export_of_a_padded_batch_travels(tmp_path: Path) -> None:
-    """The program is run elsewhere, on padding that its example had not."""
+    """Another process runs the program on padding that its example did not have."""
     a, b = pair(llama)
     tokens, mask = prompt(), padding(30, "left")
     program = torch.export.export(Logits(b), (tokens, torch.ones_like(mask)))
@@ -172,7 +172,7 @@ def test_operators_keep_pytorchs_rules() -> None:
 
 @pytest.mark.parametrize("offsets", [(0, 0), (6, 0), (9, 3), (5, 1)])
 def test_formulas_are_the_functions(offsets: tuple[int, int]) -> None:
-    """Every mask function of transformers, as a text with tables and as it is traced."""
+    """Each mask function of transformers is compared as a text with tables and as a trace."""
     ids = torch.tensor([[0, 0, 1, 1, 1, 2, 2, 3] * 3, [0] * 10 + [1] * 14])
     positions = torch.arange(24) - 2 * ids
     q_length, kv_length = 10, 16

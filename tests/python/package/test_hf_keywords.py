@@ -1,4 +1,7 @@
-"""What models hand to attention_forward besides tensors: honoured, without effect, or refused."""
+"""Tests the keywords that models hand to attention_forward besides tensors.
+
+Each keyword is applied, has no effect, or is refused.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def test_harmless_keywords_change_nothing() -> None:
 
 
 def words_of_calls(text: str) -> set[str]:
-    """The keywords of all calls of an attention interface in the source of a model."""
+    """Returns the keywords of all calls of an attention interface in the source of a model."""
     found = set()
     for start in (match.start() for match in re.finditer(r"\battention_interface\(", text)):
         depth, end = 0, start
@@ -78,7 +81,7 @@ def words_of_calls(text: str) -> set[str]:
 
 
 def test_every_keyword_of_transformers_is_known() -> None:
-    """What its models hand to an attention interface by name."""
+    """The keywords are those that models of transformers hand to an attention interface."""
     found: set[str] = set()
     for path in Path(transformers.__file__).parent.rglob("modeling_*.py"):
         text = re.sub(r"#.*", "", path.read_text())
@@ -171,7 +174,7 @@ def test_a_window_without_a_mask_is_not_ignored(q_len: int, causal: bool) -> Non
 
 
 def test_packed_sequences_by_cu_seq_lens() -> None:
-    """Whether the model sees them in position_ids (use_cache=False) or not."""
+    """The model has position_ids that show the sequences, with and without use_cache=False."""
     a, b = pair(lambda: transformers.LlamaConfig(**SIZES))
     tokens = prompt()[:1]
     positions = torch.cat([torch.arange(11), torch.arange(19)])[None]
@@ -185,7 +188,7 @@ def test_packed_sequences_by_cu_seq_lens() -> None:
 
 
 class Layer(torch.nn.Module):  # type: ignore[misc]
-    """What attention asks of a module: its weights' type."""
+    """A module with the one thing that attention reads: the type of its weights."""
 
     def __init__(self, dtype: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""LayerMask: what models do with the mask that they get, and what it costs with static caches."""
+"""Tests LayerMask: how models use the mask that they get, and its cost with static caches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 
 def gemma_4() -> Any:
-    """Prefill takes the last rows of the masks for layers that share keys."""
+    """Returns a model whose prefill takes the last rows of the masks for layers that share keys."""
     sizes = {**SIZES, "num_hidden_layers": 4}
     return transformers.Gemma4TextConfig(
         **sizes, **IDS, head_dim=16, global_head_dim=16, sliding_window=7,
@@ -86,7 +86,7 @@ def test_the_last_rows_of_a_mask_are_attended_alike() -> None:
     whole = hf.attention_forward(module, q, k, v, mask)[0]
     last = hf.attention_forward(module, q[:, :, -2:], k, v, mask[:, :, -2:, :])[0]
     torch.testing.assert_close(last, whole[:, -2:], atol=1e-6, rtol=1e-5)
-    # A row of a dense mask, and conditions on one, are masks too.
+    # A row of a dense mask and conditions on such a row are masks, too.
     dense = hf.attention_forward(module, q, k, v, mask[:, 0][:, None])[0]
     torch.testing.assert_close(dense, whole, atol=1e-6, rtol=1e-5)
 
@@ -150,7 +150,7 @@ def test_models_that_compute_attention_themselves_are_told(kind: str, make: Any)
 
 
 class _Reads(TorchDispatchMode):  # type: ignore[misc]
-    """Counts what brings numbers of a tensor to Python, as a GPU would be waited for."""
+    """Counts the operations that bring numbers of a tensor to Python; on a GPU each would wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class _Reads(TorchDispatchMode):  # type: ignore[misc]
 
 @contextmanager
 def counted() -> Iterator[list[tuple[int, int]]]:
-    """(queries, reads) of every mask that models ask for."""
+    """Returns (queries, reads) of every mask that models ask for."""
     seen: list[tuple[int, int]] = []
 
     def mask_function(**options: Any) -> Any:
@@ -197,7 +197,7 @@ def test_static_caches_wait_for_nothing_after_the_first_token(make: Any) -> None
 
 
 def test_a_static_cache_that_was_set_back_is_read_again() -> None:
-    """After reset() and writes of one's own, counts are not what the last forward pass implies."""
+    """After reset() and the caller's writes, counts differ from what the last pass implies."""
     a, b = pair(llama)
     tokens = prompt()
     caches = [transformers.StaticCache(config=m.config, max_cache_len=48) for m in (a, b)]

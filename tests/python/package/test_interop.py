@@ -1,7 +1,7 @@
-"""FlashMask, block sparse rows and cu_seqlens in and out of the package.
+"""Tests FlashMask, block sparse rows and cu_seqlens as imports and exports of the package.
 
-SciPy and PyTorch say what their matrices hold; FlashMask and FlashAttention run on GPUs only, so
-their published rules are restated here.
+SciPy and PyTorch say which cells their matrices hold. FlashMask and FlashAttention run on GPUs
+only, so their published rules are restated here.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ fdma = pytest.importorskip("fdma")
 
 
 def dense(cells: Any) -> Any:
-    """The mask of a boolean array of two to four dimensions."""
+    """Returns the mask of a boolean array of two to four dimensions."""
     return fdma.from_hf_mask(np.reshape(cells, (1,) * (4 - np.ndim(cells)) + np.shape(cells)))
 
 
-# FlashMask.
+# The tests below are of FlashMask.
 
 
 FORMS = [(True, 1), (True, 2), (False, 2), (False, 4)]
@@ -45,7 +45,7 @@ def test_flashmask_has_the_cells_of_its_rule(causal: bool, columns: int, dtype: 
         flash_mask_cells(arrays.startend_row_indices, arrays.causal, arrays.q_len), cells
     )
     assert fdma.from_flashmask(**arrays._asdict()) == mask
-    # Any form that holds it, and the array's canonical form comes back to the bit.
+    # The import takes any form of the array; the export gives its canonical form, equal in bits.
     wide = mask.to_flashmask(causal=False, num_columns=4) if columns < 4 and not causal else arrays
     assert fdma.from_flashmask(**wide._asdict()) == mask
     again = fdma.from_flashmask(**arrays._asdict()).to_flashmask()
@@ -86,7 +86,7 @@ def test_flashmask_rejects() -> None:
         fdma.compile("window(3)", 80).to_flashmask(causal=True)
 
 
-# Block sparse rows.
+# The tests below are of block sparse rows.
 
 
 def random_blocks(seed: int, shape: tuple[int, int], block: tuple[int, int]) -> Any:
@@ -168,7 +168,7 @@ def test_bsr_is_torchs() -> None:
 
 @pytest.mark.parametrize("order", ["row", "column"])
 def test_bsr_takes_the_conventions_of_cusparse(order: Any) -> None:
-    """Counted from 1, block columns unsorted, blocks by columns."""
+    """Indices count from 1, block columns are not sorted, and blocks are stored by columns."""
     rng = np.random.default_rng(7)
     blocks = rng.random((5, 7)) < 0.4
     data, indices, indptr = [], [], [1]
@@ -208,7 +208,7 @@ def test_bsr_rejects() -> None:
         fdma.compile("causal", 128).to_bsr(max_bytes=100)
 
 
-# cu_seqlens.
+# The tests below are of cu_seqlens.
 
 
 @pytest.mark.parametrize("window", [(-1, -1), (20, -1), (-1, 9), (20, 9), (0, 0), (500, 500)])
@@ -228,7 +228,7 @@ def test_cu_seqlens_are_flash_attentions(
         heads=2,
     )
     np.testing.assert_array_equal(mask.to_dense()[0], [cells, cells])
-    # Out of the cells alone: arguments that mean the same.
+    # From the cells alone the export finds arguments with the same meaning.
     arguments = dense(cells).to_cu_seqlens()
     lengths = [np.diff(values).tolist() for values in arguments[:2]]
     again = sequence_cells(lengths[0], lengths[1], arguments.causal, arguments.window_size)
@@ -240,7 +240,7 @@ def test_cu_seqlens_are_flash_attentions(
 
 
 def test_cu_seqlens_of_a_batch() -> None:
-    """seqused_k: a cache of 50 keys per sequence, filled to different lengths."""
+    """seqused_k gives the filled keys of a cache of 50 keys for each sequence."""
     used = [50, 20, 1, 0]
     mask = fdma.from_cu_seqlens(
         offsets([4] * 4), offsets([50] * 4), causal=True, seqused_k=used, packed=False, heads=2
@@ -287,7 +287,7 @@ def test_cu_seqlens_rejects() -> None:
 
 
 def test_numpy_alone_suffices() -> None:
-    """Nothing else is imported where arrays of NumPy and lists go in and come out."""
+    """Imports and exports of NumPy arrays and lists import no other package."""
     program = """
 import sys
 import fdma

@@ -1,4 +1,7 @@
-"""Tensors of other systems on a GPU: in by an explicit copy, out where a device is named."""
+"""Tests tensors of other systems on a GPU.
+
+An import needs an explicit copy. An export goes to the device that the caller names.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def windows(b: Any, h: Any, q: Any, k: Any) -> Any:
 
 
 def test_flex_on_the_gpu() -> None:
-    """The arrays of create_block_mask, and a function whose tables lie beside them."""
+    """The arrays are those of create_block_mask; the tables of the function lie on the GPU, too."""
     theirs = flex_attention.create_block_mask(windows, None, 4, 1000, 1300, device="cuda")
     mask = fdma.from_flex(theirs)
     ours = mask.to_flex()

@@ -1,5 +1,7 @@
-"""The package's interop arrays as HDF5 groups: fdma-maskc reads what Python makes, and the
-reverse."""
+"""Tests the package's interop arrays as HDF5 groups.
+
+fdma-maskc reads the groups that Python makes, and Python reads those of the tool.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from maskc_tool import maskc, needs_tool
 fdma = pytest.importorskip("fdma")
 pytestmark = needs_tool
 
-# Masks that the layouts hold which do not hold all.
+# Each mask belongs to the layouts that can hold it.
 SPECS = {"hf_padding": "causal & (k < 20 | k >= 31)", "cu_seqlens": "window(20, 0)"}
 
 
 def to_fields(layout: str, mask: Any) -> dict[str, Any]:
-    """What Python gives, under the names that the tool reads."""
+    """Returns Python's result under the names that the tool reads."""
     if layout == "flex":
         return dict(mask.to_flex_arrays())
     if layout == "bsr":
@@ -38,7 +40,7 @@ def to_fields(layout: str, mask: Any) -> dict[str, Any]:
 
 
 def from_fields(layout: str, fields: dict[str, Any]) -> Any:
-    """The mask of a group that the tool wrote."""
+    """Returns the mask of a group that the tool wrote."""
     if layout == "flex":
         return fdma.from_flex(fields)
     if layout == "bsr":
@@ -79,8 +81,8 @@ def test_both_ways(layout: str, tmp_path: Path) -> None:
     maskc(tmp_path, "compile", "--spec", spec, *lengths, "-o", "mask.h5")
     maskc(tmp_path, "convert", "mask.h5", "--to", layout, "--block", "128x128", "-o", "theirs.h5")
     assert from_fields(layout, read(tmp_path / "theirs.h5", GROUPS[layout])) == expected
-    # Both write the same arrays.
-    if layout != "bsr":  # other blocks
+    # Python and the tool write the same arrays.
+    if layout != "bsr":  # these masks have other block sides
         ours, theirs = (
             read(tmp_path / name, group)
             for name, group in (("ours.h5", "g"), ("theirs.h5", GROUPS[layout]))

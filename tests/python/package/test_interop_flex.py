@@ -1,4 +1,4 @@
-"""FlexAttention's BlockMask in and out of the package, held against PyTorch's own functions."""
+"""Tests import and export of FlexAttention's BlockMask against PyTorch's own functions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ MASKS = [
 
 
 def cells_of(mask_mod: Any, pairs: tuple[int | None, int | None], lengths: tuple[int, int]) -> Any:
-    """[batch, heads, q_len, kv_len] as PyTorch evaluates the function."""
+    """Returns the cells [batch, heads, q_len, kv_len] that PyTorch evaluates."""
     cells = flex_attention.create_mask(
         mask_mod, pairs[0] or 1, pairs[1] or 1, *lengths, device="cpu"
     )
@@ -76,7 +76,7 @@ def cells_of(mask_mod: Any, pairs: tuple[int | None, int | None], lengths: tuple
 
 
 def assert_same_arrays(ours: Any, theirs: Any) -> None:
-    """Every tensor to the bit, its type, extents and strides."""
+    """Every tensor is equal in bits, and has the same type, extents and strides."""
     assert ours.seq_lengths == theirs.seq_lengths
     assert ours.BLOCK_SIZE == theirs.BLOCK_SIZE
     for name in TENSORS:
@@ -107,7 +107,7 @@ def test_flex_goes_in_and_comes_out_to_the_bit(
     assert tuple(mask.block) == theirs.BLOCK_SIZE
     ours = mask.to_flex("cpu", block=block, separate_full_blocks=separate)
     assert_same_arrays(ours, theirs)
-    # The function that comes out has the cells, and makes the same BlockMask again.
+    # The exported function has the cells, and makes the same BlockMask again.
     np.testing.assert_array_equal(cells_of(ours.mask_mod, pairs, lengths), cells)
     again = flex_attention.create_block_mask(
         ours.mask_mod,
@@ -119,7 +119,7 @@ def test_flex_goes_in_and_comes_out_to_the_bit(
     )
     assert_same_arrays(again, theirs)
     assert fdma.from_flex(ours) == mask
-    # With the function that went in, which is checked; and without PyTorch.
+    # The import runs with the original function, which is checked, and without PyTorch.
     assert_same_arrays(
         mask.to_flex("cpu", mask_mod, block=block, separate_full_blocks=separate), theirs
     )
@@ -150,13 +150,13 @@ def test_flex_attention_runs_the_exported_mask(
     out = flex_attention.flex_attention(q, k, v, block_mask=exported)
     cells = torch.from_numpy(mask.to_dense())
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=cells)
-    rows = cells.any(-1).expand(2, 4, -1)  # rows without keys are 0 in FlexAttention
+    rows = cells.any(-1).expand(2, 4, -1)  # FlexAttention gives 0 in rows without keys
     torch.testing.assert_close(out[rows], expected[rows], rtol=1e-4, atol=1e-5)
     assert not out[~rows].any()
 
 
 def test_functions_that_are_combined_with_the_exported_one_trace() -> None:
-    """The table function is ordinary arithmetic: and_masks of it is a function like any other."""
+    """The table function is ordinary arithmetic, so and_masks of it is a function like others."""
     mask = fdma.compile("causal & (q + k) % 5 != 1", 300)
     combined = flex_attention.and_masks(mask.to_flex("cpu").mask_mod, lambda b, h, q, k: q - k < 77)
     theirs = flex_attention.create_block_mask(combined, None, None, 300, 300, "cpu")
@@ -177,7 +177,7 @@ def test_cells_may_come_from_a_second_mask() -> None:
 
 
 def test_padding_order_and_width_of_the_tables_are_free() -> None:
-    """Upstream's tests pad with -1, others with zeros; lists need not ascend."""
+    """PyTorch's tests pad with -1, others with zeros; lists need not ascend."""
     fields = fdma.compile("causal", 1000).to_flex_arrays()
     for table in ("kv", "full_kv", "q", "full_q"):
         counts, indices = fields[f"{table}_num_blocks"], fields[f"{table}_indices"].copy()
@@ -212,7 +212,7 @@ def test_a_wrong_function_is_refused() -> None:
     with pytest.raises(ValueError, match="mask_mod: other cells"):
         mask.to_flex("cpu", lambda b, h, q, k: q > k)
     assert mask.to_flex("cpu", lambda b, h, q, k: q > k, check=False)
-    # The function of another export is taken for what it is, also where its mask has one head.
+    # The function of another export keeps its cells, also where its mask has one head.
     of_all_heads = fdma.compile("causal & (h >= 0)", 300, heads=3)
     function = mask.to_flex("cpu", block=64).mask_mod
     assert of_all_heads.to_flex("cpu", function).mask_mod is function
@@ -221,7 +221,7 @@ def test_a_wrong_function_is_refused() -> None:
 
 
 def test_lists_without_a_function_are_taken_whole_on_request() -> None:
-    """from_kv_blocks without mask_mod: compiled kernels compute the listed tiles whole."""
+    """Compiled kernels compute the listed tiles whole if from_kv_blocks gets no mask_mod."""
     tiles = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1]], np.bool_)
     counts = torch.tensor(tiles.sum(1)[None, None], dtype=torch.int32)
     indices = torch.tensor(np.argsort(~tiles, 1, kind="stable")[None, None], dtype=torch.int32)
@@ -233,7 +233,7 @@ def test_lists_without_a_function_are_taken_whole_on_request() -> None:
     cells = np.kron(tiles, np.ones((64, 64), np.bool_))[:150, :180]
     mask = fdma.from_flex(theirs, tiles_only=True)
     np.testing.assert_array_equal(mask.to_dense()[0, 0], cells)
-    # Of a mask with full and partial lists: both.
+    # This mask has full and partial lists.
     everything = fdma.from_flex(causal_block_mask(), tiles_only=True)
     np.testing.assert_array_equal(
         everything.to_dense()[0, 0],
@@ -340,5 +340,5 @@ def test_a_slice_keeps_the_cells_that_are_named() -> None:
     mask = fdma.from_flex(theirs)
     one = fdma.from_flex(theirs[:, 1:2], cells=mask.crop(heads=slice(1, 2)))
     assert one == fdma.compile("q - k >= 50", 300)
-    with pytest.raises(RuntimeError, match="sliced"):  # PyTorch's own words
+    with pytest.raises(RuntimeError, match="sliced"):  # these are PyTorch's own words
         fdma.from_flex(theirs[:, 1:2])

@@ -1,4 +1,7 @@
-"""Every mask of attn-gym as FlexAttention's BlockMask: in by tracing, and out again to the bit."""
+"""Tests every mask of attn-gym as FlexAttention's BlockMask.
+
+The import traces the function, and the export is equal in bits.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_trace_gym import CASES  # skips this file too where PyTorch or attn-gym is missing
+from test_trace_gym import CASES  # this import skips the file if PyTorch or attn-gym is missing
 
 torch = pytest.importorskip("torch")
 flex_attention = pytest.importorskip("torch.nn.attention.flex_attention")

@@ -1,5 +1,7 @@
-"""Hugging Face's masks in and out of the package, held against its own functions where it is
-installed, and against PyTorch's and NumPy's lowest numbers.
+"""Tests import and export of Hugging Face's masks.
+
+They are compared with its own functions where it is installed, and with the lowest numbers of
+PyTorch and NumPy.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ CELLS = np.random.default_rng(5).random((2, 3, 40, 50)) < 0.5
 
 
 def padding_cases() -> list[Any]:
-    """attention_mask [batch, keys], query rows, decoder or encoder."""
+    """Yields attention_mask [batch, keys], the number of query rows, and decoder or encoder."""
     rng = np.random.default_rng(11)
     right = np.arange(33)[None, :] < np.array([[33], [20], [1]])
     left = right[:, ::-1]
@@ -31,7 +33,7 @@ def padding_cases() -> list[Any]:
 
 
 def padding_cells(tokens: Any, q_len: int, causal: bool) -> Any:
-    """[batch, 1, q_len, keys]"""
+    """Returns the cells [batch, 1, q_len, keys]."""
     i, j = np.arange(q_len)[:, None], np.arange(tokens.shape[1])
     seen = (j <= i + tokens.shape[1] - q_len) if causal else np.ones((q_len, len(j)), np.bool_)
     return (tokens[:, None, :] & seen)[:, None]
@@ -124,7 +126,7 @@ def test_additive_masks_of_torch() -> None:
     assert torch.equal(mask.to_hf_mask(torch.bool), torch.from_numpy(CELLS))
     assert torch.equal(mask.to_hf_mask(device="cpu"), torch.from_numpy(CELLS))
     assert mask.to_hf_mask("bfloat16", device="cpu").dtype == torch.bfloat16
-    # Expanded over heads, as models make them: stride 0.
+    # The mask is expanded over heads with stride 0, as models do it.
     expanded = torch.from_numpy(CELLS[:, :1]).expand(2, 3, 40, 50)
     assert fdma.from_hf_mask(expanded) == fdma.from_hf_mask(CELLS[:, :1], heads=3)
     tokens = torch.tensor([[0, 1, 1]])

@@ -1,5 +1,7 @@
-"""Random masks through every interop layout of the package and back: the cells stay, or it
-refuses."""
+"""Tests random masks through every interop layout of the package and back.
+
+The cells stay the same, or the layout refuses the mask.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ SIDES = st.sampled_from([16, 32, 48, 64])
 
 @st.composite
 def block_sparse(draw: Any, most_pairs: int = 3) -> tuple[Any, tuple[int, int]]:
-    """Cells [batch, heads, q_len, kv_len] of empty, full and partial tiles, and tile sides."""
+    """Returns cells [batch, heads, q_len, kv_len] of tiles of every class, and the tile sides."""
     block = draw(st.tuples(SIDES, SIDES))
     q_len, kv_len = (draw(st.integers(1, 3 * side + 20)) for side in block)
     batch, heads = draw(st.integers(1, most_pairs)), draw(st.integers(1, most_pairs))
@@ -33,7 +35,7 @@ def block_sparse(draw: Any, most_pairs: int = 3) -> tuple[Any, tuple[int, int]]:
     density = rng.choice([0.0, 0.5, 1.0], (batch, heads, rows, columns), p=draw(weights()))
     per_cell = np.kron(density, np.ones(block))[:, :, :q_len, :kv_len]
     cells = rng.random(per_cell.shape) < per_cell
-    if draw(st.booleans()):  # heads alike
+    if draw(st.booleans()):  # all heads are alike
         cells[:] = cells[:, :1]
     return cells, block
 

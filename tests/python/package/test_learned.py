@@ -1,4 +1,7 @@
-"""Learned masks of the package: scores, selection, decoding state, attention, in two frameworks."""
+"""Tests learned masks of the package in two frameworks.
+
+The tests cover scores, selection, the state while decoding, and attention.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ score: Any = fdma.zoh_scores
 
 
 def inputs(wide: bool = True, batch: int = 2, length: int = 90) -> Any:
-    """q, k, v [batch, len, heads, head_dim], dt_proj, a_coef."""
+    """Returns q, k, v [batch, len, heads, head_dim], dt_proj and a_coef."""
     q, k, v = random_tensors(
         3, batch=batch, q_len=length, kv_len=length, heads_q=4, heads_kv=2, head_dim=16
     )
@@ -39,7 +42,10 @@ def zoh(values: Any, dt_proj: Any, a_coef: Any, mode: str) -> Any:
 
 
 def kept_by_sorting(scores: Any, w: int, visible: Any) -> Any:
-    """[batch, heads_kv, q, k] of scores [batch, heads_kv, k] and visible [q, k]."""
+    """Returns the kept cells [batch, heads_kv, q, k].
+
+    scores is [batch, heads_kv, k] and visible [q, k].
+    """
     order = np.argsort(-scores, axis=-1, kind="stable")
     kept = np.zeros((*scores.shape[:2], *visible.shape), bool)
     for at in np.ndindex(scores.shape[:2]):
@@ -112,7 +118,7 @@ def test_selection(among: Any) -> None:
 def test_attention_equals_the_definition(bias: str, drop: bool) -> None:
     q, k, v, dt_proj, a_coef = inputs()
     if drop:
-        v[:, 5] = 1e4  # their scores underflow to 0 or explode; the second are not finite
+        v[:, 5] = 1e4  # the first scores underflow to 0; the second explode and are not finite
         dt_proj, a_coef = np.abs(dt_proj), np.array([-1, -2], np.float32)
         if bias == "log":
             pytest.skip("no logarithm is 0")
@@ -169,7 +175,7 @@ def test_decoding_state_is_copied_and_pickled(again: Any) -> None:
             strict=True,
         ):
             np.testing.assert_array_equal(mine, its)
-    other.append(scores[..., :7])  # and it is apart
+    other.append(scores[..., :7])  # the copy does not follow the original
     assert (topk.kv_len, other.kv_len) == (60, 67)
     other.end_group()
     assert topk.live_keys()[1].all() and not other.live_keys()[1].any()
@@ -303,7 +309,7 @@ def test_keys_that_nobody_keeps_add_nothing(wide: bool, dtype: str) -> None:
 @pytest.mark.parametrize("bias", ["exp", "log", "none"])
 def test_attention_of_tensors_and_its_gradients(bias: str) -> None:
     torch: Any = pytest.importorskip("torch")
-    # a_coef's gradient sums terms of both signs: what is left of them may be small for some dout.
+    # The gradient of a_coef sums terms of both signs, so the sum may be small for some dout.
     torch.manual_seed(1)
     arrays = inputs()
     expected = attend(*arrays, 11, bias=bias, layout="bshd")
@@ -368,7 +374,7 @@ def test_gradients_of_keys_that_nobody_keeps() -> None:
         out = attend(*given, 3, layout="bshd")
         dk, dv = torch.autograd.grad(out, given[1:3], torch.ones_like(out))
         assert (dk[~kept] == 0).all() and (dv[kept] != 0).all()
-        # A value that nobody weighs may still reach the scores of another head, which are kept.
+        # A value without a weight may still reach the scores of another head, which are kept.
         reaches = kept.any(2, keepdim=True).expand_as(kept) if wide else kept
         assert (dv[~reaches] == 0).all()
         if wide:
@@ -390,7 +396,7 @@ def test_gradients_by_finite_differences() -> None:
         for sign in (1, -1):
             moved = [x + sign * step * direction if j == i else x for j, x in enumerate(arrays)]
             made = attend(*moved, 20, layout="bshd")
-            if i in (2, 3, 4):  # scores move: the selection must not
+            if i in (2, 3, 4):  # the scores change, but the selection must not
                 kinds = (arrays, moved)
                 a, b = (score(*x[2:], layout="bshd") for x in kinds)
                 masks = [fdma.select_topk(x, 20).to_dense() for x in (a, b)]

@@ -1,4 +1,7 @@
-"""fdma.dynamic_mask_attention under autograd on a Hopper GPU: definition, graphs, layouts."""
+"""Tests fdma.dynamic_mask_attention under autograd on a Hopper GPU.
+
+The tests cover the definition, graphs and layouts.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ attend: Any = fdma.dynamic_mask_attention
 
 
 def inputs(length: int = 700, head_dim: int = 64, wide: bool = False) -> list[Any]:
-    """q, k, v [batch, heads, length, head_dim], dt_proj, a_coef."""
+    """Returns q, k, v [batch, heads, length, head_dim], dt_proj and a_coef."""
     torch.manual_seed(5)
     made = [
         torch.randn(2, heads, length, head_dim, device="cuda").to(torch.bfloat16)
@@ -112,7 +115,7 @@ def test_a_step_is_captured() -> None:
     for got, want in zip(captured, expected, strict=True):
         assert relative_error(got, want) < 0.01
     with torch.no_grad():
-        given[2].mul_(-1)  # other values, other scores
+        given[2].mul_(-1)  # other values have other scores
     graph.replay()
     torch.cuda.synchronize()
     for got, want in zip(captured, step(), strict=True):

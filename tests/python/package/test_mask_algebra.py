@@ -1,4 +1,7 @@
-"""Set algebra, windows and differences of fdma.BlockMask against NumPy; arrays tampered with."""
+"""Tests set algebra, windows and differences of fdma.BlockMask against NumPy.
+
+Arrays with wrong entries are tested, too.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ few = settings(max_examples=60, deadline=None)
 
 @st.composite
 def cells_of(draw: Any, q_len: int, kv_len: int) -> Any:
-    """bool [q_len, kv_len]: a band, intervals per key, noise, or a mixture."""
+    """Returns bool [q_len, kv_len]: a band, intervals for each key, noise, or a mixture."""
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     q, k = np.ogrid[:q_len, :kv_len]
     low, high = sorted(random.integers(-q_len - 1, kv_len + 2, 2))
@@ -40,14 +43,14 @@ def cells_of(draw: Any, q_len: int, kv_len: int) -> Any:
 
 
 def stored(draw: Any, cells: Any) -> Any:
-    """A mask of these cells in a random format and random blocks."""
+    """Returns the mask of these cells in a random format and random blocks."""
     kind = draw(st.sampled_from([f for f in FORMATS if f != "parametric"]))
     return fdma.BlockMask.from_dense(cells, block=draw(st.tuples(SIDES, SIDES)), format=kind)
 
 
 @st.composite
 def pairs_of_masks(draw: Any) -> Any:
-    """Two masks of the same lengths, one of which may serve all batch elements or heads."""
+    """Yields two masks of the same lengths; one may hold for all batch elements or heads."""
     q_len, kv_len = draw(LENGTHS), draw(LENGTHS)
     counts = draw(st.sampled_from([((1, 1), (1, 1)), ((2, 1), (2, 3)), ((1, 3), (2, 1))]))
     arrays = [
@@ -221,7 +224,7 @@ def test_operations_explain_what_they_reject() -> None:
     assert "101" in a.diff(b).reason
 
 
-# Arrays that were tampered with.
+# The tests below change entries of the arrays.
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)

@@ -1,6 +1,6 @@
-"""Every named mask of the package against its row of docs/spec-language.md, cell by cell.
+"""Tests every named mask of the package against docs/spec-language.md, cell by cell.
 
-The file is long since it has a test for every name.
+The file is long because it has a test for every name.
 """
 
 # Wrong arguments are what some of these tests are about.
@@ -31,7 +31,7 @@ def cells_of(mask: Any, q_len: int, kv: int, **arguments: Any) -> Tensor:
 
 
 def grid(q_len: int, kv: int, predicate: Predicate) -> Tensor:
-    """predicate(q, k, pos) of every cell."""
+    """Returns predicate(q, k, pos) of every cell."""
     return np.array(
         [[bool(predicate(row, key, row + kv - q_len)) for key in range(kv)] for row in range(q_len)]
     )
@@ -44,7 +44,7 @@ def assert_mask(mask: Any, q_len: int, kv: int, predicate: Predicate, **argument
 
 
 def looked_up(array: Any, place: int) -> Any:
-    """The entry at the position of a query, None where it stands outside the keys."""
+    """Returns the entry at the position of a query, or None for a position outside the keys."""
     return array[place] if 0 <= place < len(array) else None
 
 
@@ -255,7 +255,7 @@ def test_natten2d(q_len: int) -> None:
 def test_topk(seed: int) -> None:
     random = np.random.default_rng(seed)
     batch, heads, heads_kv, q_len, kv = 2, 4, 2, 7, 11
-    scores = random.integers(0, 5, (batch, heads_kv, kv)).astype(np.float32)  # with ties
+    scores = random.integers(0, 5, (batch, heads_kv, kv)).astype(np.float32)  # the scores have ties
     visible = grid(q_len, kv, lambda q, k, pos: k <= pos or k == 0)
     for w in (1, 3, 11):
         expected = np.zeros((batch, heads, q_len, kv), np.bool_)
@@ -334,7 +334,7 @@ def test_batch_extents() -> None:
 
 
 def test_text_of_each_name() -> None:
-    """Each signature of the reference can be written in Python, and prints as the language."""
+    """Python can write each signature of the reference, and prints it as the language does."""
     one, two = [1, 2], [True, False]
     masks = [
         (fdma.causal(), "causal"),

@@ -1,4 +1,4 @@
-"""fdma.nn beside torch.nn: parameters, results, weights, gradients, masks, what is refused."""
+"""Tests fdma.nn against torch.nn: parameters, results, weights, gradients, masks, refusals."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_dynamic_mask_attention() -> None:
         *(f"{name}_proj.weight" for name in ("q", "k", "v", "o", "dt")),
         "a_coef",
     }
-    # What comes later changes nothing before it.
+    # Later calls change no earlier result.
     changed = x.clone()
     changed[:, 15:] = 0
     torch.testing.assert_close(layer(changed)[:, :15], out[:, :15])

@@ -1,7 +1,7 @@
-"""The package among threads and processes: many threads, fork and spawn, memory, time to import.
+"""Tests the package with many threads, fork and spawn, its memory, and its import time.
 
 A child of fork() that entered oneTBB's scheduler hung about once in a thousand times before
-formats/threads kept it out; the tests here fork often enough to notice.
+formats/threads kept it out. The tests here fork often enough to notice that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOKENS = np.ones((1, 300, 2, 16), np.float32)
 
 
 def work(num_threads: int = 4) -> int:
-    """What uses threads: lowering, to_dense, plans, attention, conversions."""
+    """Uses threads for lowering, to_dense, plans, attention and conversions."""
     mask = fdma.compile(SPEC, 1500, tables=TABLES, num_threads=num_threads)
     several = fdma.compile("k <= pos - h", 300, heads=4, format="bcsr", num_threads=num_threads)
     dense = fdma.to_dense(several)
@@ -39,9 +39,9 @@ def work(num_threads: int = 4) -> int:
 
 
 def in_child(function: Callable[[], Any]) -> int:
-    """The exit status of a forked child that runs `function`; a child that hangs is ended."""
+    """Returns the exit status of a forked child that runs `function`; ends a child that hangs."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forking with threads
         pid = os.fork()
     if pid == 0:
         try:
@@ -135,7 +135,7 @@ def resident_bytes() -> int:
 
 
 def grown_bytes(function: Callable[[], Any], rounds: int) -> int:
-    """How much `rounds` further calls add to what this process holds."""
+    """Returns the bytes by which this process grows in `rounds` further calls."""
     for _ in range(rounds // 4):
         function()
     before = resident_bytes()
@@ -174,7 +174,7 @@ def run_python(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_nothing_outlives_the_interpreter() -> None:
-    """nanobind reports what does on standard error."""
+    """nanobind reports objects that outlive the interpreter on standard error."""
     done = run_python(
         "import fdma\n"
         "kept = fdma.causal() & fdma.documents(lengths=[3, 4])\n"
@@ -197,7 +197,7 @@ def test_import_takes_numpy_alone_and_little_time() -> None:
     )
     outputs = [run_python(program).stdout.split() for _ in range(5)]
     assert [output[1:] for output in outputs] == [[]] * 5
-    # benchmarks/bench_python.py measures it; seconds of this processor alone, the best of five.
+    # benchmarks/bench_python.py measures the time as well. The best of five counts, in CPU seconds.
     assert min(float(output[0]) for output in outputs) < 0.3
 
 

@@ -1,8 +1,8 @@
-"""fdma/_fdma.pyi is what nanobind makes of the module and python_bindings/stub_patterns.txt.
+"""Tests that fdma/_fdma.pyi is the stub that nanobind makes of the module.
 
-FDMA_REBASE_GOLDEN=1 writes it anew. What the patterns replace is held against the module by its
-parameters, and a signature in C++ (nb::sig) against the arguments beside it, so that neither can
-change alone.
+FDMA_REBASE_GOLDEN=1 writes it again. python_bindings/stub_patterns.txt replaces some entries; their
+parameters are compared with the module. A signature in C++ (nb::sig) is compared with the arguments
+beside it. Neither can therefore change alone.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ BINDINGS = ROOT / "python_bindings" / "src"
 
 
 def generated_stub(path: Path) -> str:
-    """The stub of the module at hand, formatted as the repository is."""
+    """Returns the stub of the built module, formatted as the repository is."""
     pytest.importorskip("nanobind")
     pytest.importorskip("ruff")
     stubgen = [sys.executable, "-m", "nanobind.stubgen", "--quiet", "--module=fdma._fdma"]
     environment = {**os.environ, "PYTHONPATH": os.fspath(FOLDER)}
     arguments = [*stubgen, f"--pattern-file={PATTERNS}", f"--output-file={path}"]
     subprocess.run(arguments, env=environment, check=True)
-    # stubgen imports what signatures name, beside the imports of the patterns.
+    # stubgen imports the modules that signatures name, in addition to the imports of the patterns.
     for action in (["check", "--fix-only", "--select=I,F811"], ["format"]):
         ruff = [sys.executable, "-m", "ruff", *action, "--quiet", "--no-cache"]
         subprocess.run([*ruff, "--config", ROOT / "pyproject.toml", path], check=True)
@@ -51,7 +51,7 @@ def test_stub_is_what_the_module_gives(tmp_path: Path) -> None:
 
 
 def functions(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Functions and methods, without properties and what the module does not hold itself."""
+    """Yields functions and methods, except properties and what the module itself does not hold."""
     for node in body:
         if isinstance(node, ast.ClassDef) and node.name[0] != "_" and node.name != "NewArray":
             yield from functions(node.body, f"{prefix}{node.name}.")
@@ -62,7 +62,7 @@ def functions(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast
 
 
 def parameters(function: ast.FunctionDef, with_defaults: bool) -> list[str]:
-    """Names, `*` before those that are keywords only, `=` after those that have a default."""
+    """Returns the names, with `*` before keyword-only ones and `=` after those with a default."""
     arguments = function.args
     positional = arguments.posonlyargs + arguments.args
     num_required = len(positional) - len(arguments.defaults)
@@ -97,8 +97,8 @@ def test_parameters_of_the_stub_are_those_of_the_module() -> None:
 
 
 def calls_with_a_signature(text: str) -> Iterator[str]:
-    """The arguments of each .def.. in C++ that has nb::sig, literals joined."""
-    # Without comments; adjacent string literals are one.
+    """Yields the arguments of each .def.. in C++ that has nb::sig, with literals joined."""
+    # Comments are removed, and adjacent string literals become one.
     text = re.sub(r"^\s*//.*\n", "", text, flags=re.MULTILINE)
     text = re.sub(r'"\s*\n\s*"', "", text)
     calls = re.split(r"\.def\w*\(", text)[1:]

@@ -1,6 +1,7 @@
-"""A second GPU while the first is the current one: the numbers of the first, where the tensors are.
+"""Tests tensors on a second GPU while the first one is current.
 
-Both are of one kind, so that plans and the order of sums are the same, and results equal in bits.
+The results equal those on the first GPU in bits, because both GPUs are of one kind and so have the
+same plans and the same order of sums.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def first_stays_current() -> Iterator[None]:
 
 
 def inputs() -> list[Any]:
-    """On the host: q, k, v [batch, heads, len, head_dim], dt_proj and a_coef, and dout."""
+    """Returns q, k, v [batch, heads, len, head_dim], dt_proj, a_coef and dout on the host."""
     generator = torch.Generator().manual_seed(9)
     rows = [
         torch.randn(2, heads, 300, 64, generator=generator).to(torch.bfloat16)
@@ -70,7 +71,7 @@ def test_streams_are_those_of_the_tensors_device() -> None:
     stream = torch.cuda.Stream("cuda:1")
     with torch.cuda.stream(stream):
         late = torch.zeros_like(q)
-        torch.cuda._sleep(20_000_000)  # milliseconds before q is there
+        torch.cuda._sleep(20_000_000)  # q is there only after some milliseconds
         late.copy_(q)
         with torch.cuda.device(0):
             out = fdma.attention(late, k, v, SPEC)
@@ -168,5 +169,5 @@ def test_jax() -> None:
         out = attend(*given, SPEC, backend="sm90")
         assert out.devices() == {device}
         results.append(np.asarray(out))
-    torch.cuda.set_device(0)  # JAX leaves the GPU current that it last computed on.
+    torch.cuda.set_device(0)  # JAX leaves the GPU on which it last computed as the current one
     assert np.array_equal(results[0], results[1])

@@ -1,4 +1,4 @@
-"""Masks of one batch element or head that were written with b or h: refused for several."""
+"""Tests that a mask written with b or h for one element or head is refused for several."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tensors(batch: int = 1, heads: int = 4) -> list[Any]:
 
 
 def is_alone(mask: Any) -> tuple[bool, bool]:
-    """For one batch element only, for one head only."""
+    """Returns whether the mask holds for one batch element only, and for one head only."""
     core = mask._core
     return core.is_per_batch, core.is_per_head
 

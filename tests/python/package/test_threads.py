@@ -1,7 +1,8 @@
-"""num_threads, torch.set_num_threads and OMP_NUM_THREADS: how many threads attention takes.
+"""Tests how many threads attention takes.
 
-Whether a call took others is seen by the threads of a process of its own: none may come where one
-is asked for. That more come where more are asked for needs more than one core.
+num_threads, torch.set_num_threads and OMP_NUM_THREADS give the number. A process of its own shows
+by its threads whether a call took more: none may come if one is asked for. The test that more come
+if more are asked for needs more than one core.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ with torch.profiler.profile():                      # and of the profiler
     torch.ones(1).sum()
 q, k, v, dt_proj, a_coef = (torch.from_numpy(x).requires_grad_() for x in arrays())
 """
-# Each leaves a number of threads behind; `words` is num_threads=.. or nothing.
+# Each child leaves a number of threads behind; `words` is num_threads=.. or empty.
 CALLS = {
     "attention": "fdma.attention(q, k, v, mask{words})",
     "compiled": "fdma.attention(q, k, v, fdma.compile('causal', 600, num_threads=1){words})",
@@ -55,7 +56,7 @@ CALLS = {
 
 
 def grown(body: str, **environment: str) -> int:
-    """How many threads more a process has after `body`."""
+    """Returns the number of threads that `body` adds to a process."""
     text = f"{HEAD}{body}\nprint(count() - before)"
     variables = {name: x for name, x in os.environ.items() if name != "OMP_NUM_THREADS"}
     variables |= {"PYTHONPATH": str(FOLDER), **environment}
@@ -84,7 +85,7 @@ def test_calls_take_the_threads_they_are_given(name: str) -> None:
         pytest.skip("one core")
     call = "before = count()\n" + CALLS[name]
     assert grown(call.format(words=", num_threads=0"), OMP_NUM_THREADS="1") > 0
-    # A stage may start before the thread that helped the one before it has gone to sleep.
+    # A stage may start before the thread that helped the stage before has gone to sleep.
     assert 0 < grown(call.format(words=", num_threads=2")) <= 3
 
 
@@ -106,7 +107,7 @@ with torch.profiler.profile():          # by the operators
 
 def test_num_threads_bounds_torch_calls_and_gradients() -> None:
     pytest.importorskip("torch")
-    warm = "torch.set_num_threads(4)\ntorch.ones(1 << 20).exp()\n"  # its own threads start
+    warm = "torch.set_num_threads(4)\ntorch.ones(1 << 20).exp()\n"  # the call starts its threads
     body = TORCH + warm + all_calls(", num_threads=1")
     body += """
 fdma.attention(q, k, v, mask, num_threads=1).backward(torch.ones_like(q))

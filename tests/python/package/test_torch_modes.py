@@ -1,8 +1,8 @@
-"""fdma.attention under the modes of PyTorch: as its own attention, or refused by name.
+"""Tests fdma.attention under the modes of PyTorch: as PyTorch's attention, or refused by name.
 
-A case is a function of an attention `(q, k, v) -> out` and of q, k, v that returns tensors; it runs
-with both, and what comes out has to be the same. Learned attention follows below. The file is long
-since one table of modes and ways serves all of it.
+A case is a function of an attention `(q, k, v) -> out` and of q, k, v that returns tensors. It runs
+with both attentions, and the results must be the same. Learned attention follows below. The file is
+long because one table of modes and ways covers all cases.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def by_fdma(q: Any, k: Any, v: Any, mask: Any = "causal") -> Any:
 
 
 def by_operators(q: Any, k: Any, v: Any) -> Any:
-    """As where something records: the profiler."""
+    """Runs attention by its operators, as it runs while the profiler records."""
     with torch.profiler.profile():
         return by_fdma(q, k, v)
 
@@ -87,7 +87,7 @@ def default_device() -> Iterator[None]:
 
 
 class Functions(TorchFunctionMode):  # type: ignore[misc]
-    """Sees every function."""
+    """Records every function."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -96,7 +96,7 @@ class Functions(TorchFunctionMode):  # type: ignore[misc]
 
 
 class Log(TorchDispatchMode):  # type: ignore[misc]
-    """Sees every operator."""
+    """Records every operator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -596,7 +596,7 @@ def test_forward_mode_is_refused(way: str, requires_grad: bool) -> None:
         dual = forward_ad.make_dual(v, torch.ones_like(v))
         with pytest.raises(NotImplementedError, match="forward-mode derivatives"):
             ALL[way](q, k, dual)
-        assert torch.equal(ALL[way](q, k, v), ALL[way](q, k, v.detach()))  # no tangent
+        assert torch.equal(ALL[way](q, k, v), ALL[way](q, k, v.detach()))  # there is no tangent
 
 
 @pytest.mark.parametrize("way", ALL)
@@ -610,7 +610,7 @@ def test_forward_mode_of_gradients_is_refused(way: str) -> None:
 
 
 def test_forward_mode_of_operators_is_refused() -> None:
-    by_fdma(*tensors(False))  # registers them
+    by_fdma(*tensors(False))  # this call registers the operators
     q, k, v = tensors(False)
     compiled = torch.compile(by_fdma, backend="aot_eager")
     with forward_ad.dual_level():
@@ -745,7 +745,7 @@ def test_deterministic_algorithms_are_heeded_by_learned_attention(
     seen: list[bool] = []
 
     class Held:
-        """The core's object, seen."""
+        """Wraps the core's object and records its calls."""
 
         def __init__(self, held: Any) -> None:
             self.held = held

@@ -1,4 +1,4 @@
-"""PyTorch's machinery on a Hopper GPU: no wrong answer in silence, no wait."""
+"""Tests PyTorch's modes on a Hopper GPU: no call is wrong in silence, and none waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Programs that PyTorch records: the mask is in them, whatever the process that runs them has."""
+"""Tests programs that PyTorch records.
+
+The mask is stored in the program, so that any process can run it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ _LOADERS = {
 
 
 def run_elsewhere(path: Path, kind: str, tmp_path: Path) -> Any:
-    """What a program gives in another process, which has used other masks before."""
+    """Returns the result of a program in another process, which has used other masks before."""
     text = f"""
 import sys, torch
 sys.path.insert(0, sys.argv[1])
@@ -144,7 +147,7 @@ def test_a_mask_comes_back_from_its_text(name: str) -> None:
     again = mask_text.mask_of_text(text)
     assert again == mask and again.content_hash == mask.content_hash
     assert (again.format, again.spec) == (mask.format, mask.spec)
-    assert mask_text.mask_of_text(str(text.encode(), "ascii")) is again  # unpacked once
+    assert mask_text.mask_of_text(str(text.encode(), "ascii")) is again  # the text is unpacked once
 
 
 def test_a_mask_that_is_too_large_for_a_program_is_refused() -> None:
@@ -177,7 +180,7 @@ def _packed(data: bytes) -> str:
 
 
 def _changed(**entries: Any) -> str:
-    """The text of a mask with other entries in its header."""
+    """Returns the text of a mask with other entries in its header."""
     text = mask_text.text_of_mask(fdma.compile(SPEC, 64))
     data = zlib.decompress(base64.b64decode(text.removeprefix(mask_text._PREFIX)))
     size = int.from_bytes(data[:8], "little")
@@ -187,7 +190,7 @@ def _changed(**entries: Any) -> str:
 
 
 def test_rejects_texts_that_are_damaged() -> None:
-    attend(*tensors())  # registers the operators
+    attend(*tensors())  # this call registers the operators
     good = mask_text.text_of_mask(fdma.compile(SPEC, 64))
     packed = good.removeprefix(mask_text._PREFIX)
     damaged = {
@@ -234,7 +237,7 @@ def test_every_changed_byte_of_a_text_is_noticed() -> None:
             found = mask_text._unpacked(_packed(bytes(damaged)))[0]
         except (ValueError, NotImplementedError):
             continue
-        assert found == mask, at  # what is no part of the cells, such as the text of the mask
+        assert found == mask, at  # no part of the cells, such as the text of the mask
 
 
 def test_numbers_of_masks_are_of_one_process() -> None:
@@ -262,7 +265,7 @@ print(fdma.compile("window(2)", 8)._handle)
     assert all(1 < number < 1 << 53 for number in numbers)
     ordered = sorted(numbers)
     near = [b - a for a, b in itertools.pairwise(ordered) if b - a < 1 << 20]
-    assert near == [1, 1, 1]  # the two of a process that was not forked
+    assert near == [1, 1, 1]  # these two come from a process that was not forked
 
 
 def test_a_number_of_another_process_is_an_error() -> None:

@@ -1,4 +1,7 @@
-"""FlexAttention functions traced: each operation against create_mask, the text, captures."""
+"""Tests the tracing of FlexAttention functions.
+
+Each operation is compared with create_mask; other tests cover the text and captures.
+"""
 
 from __future__ import annotations
 
@@ -310,7 +313,7 @@ def test_functions_of_both_libraries_follow_pytorch() -> None:
     rows = chosen.to(torch.uint8)
 
     def mask_mod(b: Any, h: Any, q: Any, k: Any) -> Any:
-        return (rows[b] + k == 3).any(-1) | (q > 3)  # as uint8: 255 + 4 is 3
+        return (rows[b] + k == 3).any(-1) | (q > 3)  # as uint8, 255 + 4 is 3
 
     def with_both(b: Any, h: Any, q: Any, k: Any) -> Any:
         return mask_mod(b, h, q, k) & (ids[q] >= 0)
@@ -326,7 +329,7 @@ def test_one_table_for_one_tensor() -> None:
         lambda b, h, q, k: (document[q] == again[k]) & (document.view(-1)[q] == document.long()[k]),
         (1, 1, 17, 17),
     )
-    assert len(mask.tables) == 2  # document itself, and what .long() made
+    assert len(mask.tables) == 2  # the tables are `document` itself and the result of .long()
 
 
 def test_two_tensors_of_one_name() -> None:
@@ -348,7 +351,7 @@ def test_tables_are_read_when_compiled() -> None:
         return (ids[q] == ids[k]) & (k >= starts_of[ids[q]])
 
     mask = fdma.trace_mask_mod(mask_mod)
-    for values in ([0] * 9, [0] * 4 + [1] * 2 + [2] * 3, [-1] * 9):  # -1 is the last document
+    for values in ([0] * 9, [0] * 4 + [1] * 2 + [2] * 3, [-1] * 9):  # index -1 is the last document
         ids.copy_(torch.tensor(values))
         assert np.array_equal(cells_of(mask, (1, 1, 9, 9)), expected_cells(mask_mod, (1, 1, 9, 9)))
 
@@ -387,11 +390,11 @@ def test_numpy_arrays_serve_too() -> None:
     q, k = np.ogrid[:13, :17]
     assert np.array_equal(cells_of(mask, (1, 1, 13, 17))[0, 0], mask_mod(0, 0, q, k))
     assert np.shares_memory(mask.tables["ids"], ids) and type(mask.tables["ids"]) is np.ndarray
-    assert type(ids[:2]) is np.ndarray  # the function's own cells are as before
+    assert type(ids[:2]) is np.ndarray  # the cells of the function itself are as before
     narrow, large = np.arange(9, dtype=np.int8), np.array([250, 3], np.uint8)
 
     def of_types(b: Any, h: Any, q: Any, k: Any) -> Any:
-        # Values are compared, not types; arithmetic is of the types, and wraps.
+        # Values are compared, not types. Arithmetic follows the types, and wraps.
         return (large[q % 2] + large[k % 2] == 244) | (large[k % 2] == 506) | (narrow[q % 9] > k)
 
     of_values = fdma.trace_mask_mod(of_types)
@@ -457,7 +460,7 @@ def test_a_choice_has_the_type_of_the_value_of_the_cell() -> None:
     two, below = torch.tensor(2), torch.tensor([-3], dtype=torch.int32)
 
     def mask_mod(b: Any, h: Any, q: Any, k: Any) -> Any:
-        return torch.where(q <= k, two, (q < q).to(torch.uint8)) < below[0]  # as uint8: -3 is 253
+        return torch.where(q <= k, two, (q < q).to(torch.uint8)) < below[0]  # as uint8, -3 is 253
 
     assert_exact(mask_mod, (1, 1, 4, 4))
     wide = torch.tensor(300)

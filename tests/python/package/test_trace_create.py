@@ -1,4 +1,7 @@
-"""Whole masks against create_mask (sample=True evaluates every cell) and create_block_mask."""
+"""Tests whole masks against create_mask and create_block_mask.
+
+sample=True evaluates every cell.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every mask generator of the package attn-gym, traced, against PyTorch's create_mask."""
+"""Tests every mask generator of the package attn-gym, traced, against PyTorch's create_mask."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def _chosen_tiles(batch: int, heads: int, q_tiles: int, kv_tiles: int, most: int
     return torch.rand(batch, heads, q_tiles, kv_tiles).argsort(-1)[..., :most].to(torch.int32)
 
 
-# How to call the generator, and sizes (batch, heads, q_len, kv_len), few a multiple of a block.
+# Each entry says how the generator is called, and sizes (batch, heads, q_len, kv_len). Few sizes
+# are multiples of a block.
 CASES: dict[str, list[tuple[Callable[[Any], MaskMod], Sizes]]] = {
     "causal.causal_mask": [(lambda f: f, (1, 1, 131, 257))],
     "batchify.batchify_mask_mod": [
@@ -108,7 +109,7 @@ CASES: dict[str, list[tuple[Callable[[Any], MaskMod], Sizes]]] = {
 
 
 def _generators() -> dict[str, Any]:
-    """What the package's modules define that is a mask_mod or makes one."""
+    """Returns the objects that the modules define and that are a mask_mod or make one."""
     found = {}
     for entry in pkgutil.iter_modules(attn_gym.masks.__path__):
         module = importlib.import_module(f"attn_gym.masks.{entry.name}")
@@ -119,7 +120,7 @@ def _generators() -> dict[str, Any]:
             takes = list(inspect.signature(value).parameters)
             if "_mask_mod_signature" in returns or "mask_mod" in name or takes[:1] == ["b"]:
                 found[f"{entry.name}.{name}"] = value
-    # Names that say mask and would be missed by the rules above.
+    # The rules above miss names that say mask in other ways.
     for name in attn_gym.masks.__dict__:
         value = getattr(attn_gym.masks, name)
         if inspect.isfunction(value) and name.startswith("generate_"):
@@ -141,7 +142,7 @@ def test_generator_is_exact(name: str, number: int) -> None:
 
 
 def test_masks_of_its_score_functions_are_exact() -> None:
-    # alibi and the others bring their causal mask; it is the one above.
+    # alibi and the others bring their own causal mask, which is the one above.
     from attn_gym.masks import causal_mask
 
     assert str(assert_exact(causal_mask, (1, 1, 40, 50))) == "q >= k"

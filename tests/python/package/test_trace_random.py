@@ -1,9 +1,9 @@
-"""Random FlexAttention functions: what is traced equals what PyTorch evaluates cell by cell.
+"""Tests that a traced random FlexAttention function equals PyTorch, cell by cell.
 
-Programs are drawn as source text, over the operations that docs/python.md promises, with captured
-tensors of one to four dimensions and every integer type; a counterexample is a function to read.
-All values stay within their 32-bit types (FDMA does not model wrapping there); 8 and 16 bits may
-wrap.
+Programs are drawn as source text over the operations that docs/python.md promises. They capture
+tensors of one to four dimensions and of every integer type. A counterexample is a function to read.
+All values stay within their 32-bit types, because FDMA does not model wrapping there; 8 and 16 bits
+may wrap.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DTYPES = ["torch.int8", "torch.uint8", "torch.int16", "torch.int32", "torch.int6
 
 def _index(draw: Any, name: str, axis: int, depth: int) -> str:
     extent = TABLES[name].shape[axis]
-    inner = f"({draw(integers(depth - 1))}).long()"  # PyTorch takes int32, int64 as indices
+    inner = f"({draw(integers(depth - 1))}).long()"  # PyTorch takes int32 and int64 as indices
     if draw(st.booleans()):
         return f"{inner} % {extent}"
     return f"({inner} % {2 * extent} - {extent})"
@@ -65,7 +65,7 @@ def _lookup(draw: Any, names: list[str], depth: int, axes_left: int = 0) -> str:
 
 @st.composite
 def rows(draw: Any, depth: int) -> str:
-    """Values with one axis."""
+    """Returns values with one axis."""
     kind = draw(st.integers(0, 7))
     if kind == 0:
         return str(draw(st.sampled_from(VECTORS)))
@@ -201,12 +201,12 @@ TABLE = torch.from_numpy(_random.integers(0, 97, (3, 4, 2, 5)))
 
 @st.composite
 def index_tuples(draw: Any) -> str:
-    """What stands in the brackets of TABLE[..]: numbers, slices, None, ..., symbols, arrays."""
+    """Returns the contents of TABLE[..]: numbers, slices, None, ..., symbols, arrays."""
     parts: list[str] = []
     has_ellipsis = draw(st.booleans())
     rank = draw(st.integers(0, 4))
     for axis in range(rank):
-        # With an ellipsis the axes are not known: the smallest extent is 2.
+        # An ellipsis leaves the axes unknown, so the smallest extent is 2.
         extent = 2 if has_ellipsis else TABLE.shape[axis]
         kind = draw(st.integers(0, 6))
         if kind == 0:
@@ -239,7 +239,7 @@ def test_random_lookups_are_exact(index: str) -> None:
         "TABLE": TABLE,
         "chosen": torch.tensor([[0, 3, 1], [2, 0, 1]]),
     }
-    # Every element counts with a weight of its own, so that a wrong order shows.
+    # Every element has a weight of its own, so that a wrong order shows.
     exec(
         "def mask_mod(b, h, q, k):\n"
         f"    part = TABLE[{index}]\n"

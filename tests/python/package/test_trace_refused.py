@@ -1,4 +1,4 @@
-"""FlexAttention functions that cannot be traced: what is refused, and how it is said."""
+"""Tests FlexAttention functions that cannot be traced, and the messages that say so."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_refuses_and_names(name: str) -> None:
     assert "sample=True" in text
     line = inspect.getsourcelines(mask_mod)[1]
     assert f"(test_trace_refused.py:{line}" in text.replace(f":{line + 1}", f":{line}")
-    # The next function is traced as if nothing had happened.
+    # The next function is traced as if no function had been refused.
     assert str(fdma.trace_mask_mod(lambda b, h, q, k: q >= k)) == "q >= k"
 
 

@@ -1,4 +1,4 @@
-"""What tracing costs, that threads trace apart, that nothing is left behind."""
+"""Tests the cost of tracing, tracing in several threads, and that tracing leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_threads_trace_apart() -> None:
                 mask = fdma.trace_mask_mod(lambda b, h, q, k: (ids[q] == ids[k]) & (q - k < width))
                 assert str(mask) == f"@ids[q] == @ids[k] & q - k < {width}"
                 assert mask.tables["ids"].data_ptr() == ids.data_ptr()
-        except BaseException as error:  # shown by the main thread
+        except BaseException as error:  # the main thread shows this error
             problems.append(error)
 
     threads = [threading.Thread(target=work, args=(width,)) for width in range(2, 8)]

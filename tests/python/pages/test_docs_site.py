@@ -1,6 +1,7 @@
-"""Pages of the repository: links, anchors, code blocks and paths (tools/docs.sh --check).
+"""Tests the pages of the repository: links, anchors, code blocks and paths.
 
-The whole site, with every public name of C++ and Python, is built by tools/docs.sh.
+tools/docs.sh --check does the same. tools/docs.sh builds the whole site, with every public name of
+C++ and Python.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def test_every_library_has_a_page_of_its_headers() -> None:
     assert libraries - {"threads"} <= pages
 
 
-# Which test runs the examples of a page: blocks of these languages run, whatever else a page has.
+# The test that runs the examples of each page. Blocks of these languages run, whatever else a page
+# holds.
 EXAMPLES = {
     "README.md": "pages/test_readme.py",
     "docs/file-format.md": "tool/test_mask_file.py",
@@ -82,7 +84,7 @@ def test_examples_of_every_page_run_somewhere() -> None:
 
 
 def test_cpp_example_compiles(tmp_path: Path) -> None:
-    """The C++ of masks/README.md, as the body of a function behind its includes."""
+    """The C++ of masks/README.md compiles as the body of a function behind its includes."""
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None:
         pytest.skip("no C++ compiler")

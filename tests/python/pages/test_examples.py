@@ -1,4 +1,4 @@
-"""The programs in examples/, in small, on the CPU."""
+"""Runs the programs in examples/ at small sizes on the CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from fdma_module import FOLDER
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-# What each returns: a largest difference, a loss, an accuracy.
+# Each program returns a largest difference, a loss or an accuracy.
 LIMITS: dict[str, tuple[float, float]] = {
     "swap_attention": (0.0, 1e-4),
     "trimmed_cache": (0.0, 1e-4),

@@ -1,4 +1,4 @@
-"""The include rule (tests/include_rule) finds each kind of violation in a tree made up for it."""
+"""Tests that the include rule (tests/include_rule) finds each kind of violation in a sample."""
 
 from __future__ import annotations
 

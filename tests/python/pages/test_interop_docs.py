@@ -1,8 +1,8 @@
-"""The examples of docs/peer-formats.md: each section's code and commands, run in order.
+"""Runs the examples of docs/peer-formats.md: the code and commands of each section, in order.
 
-A section starts at `## name:`. Its blocks of Python share their variables and a folder with its
-commands; what the page asserts must hold, and the mask that it makes is compared with the cells
-that the prose describes. Sections whose packages are not installed are skipped.
+A section starts at `## name:`. Its blocks of Python share their variables, and a folder with its
+commands. The assertions of the page must hold, and the mask of a section is compared with the cells
+that its prose describes. A section is skipped if its packages are not installed.
 """
 
 from __future__ import annotations

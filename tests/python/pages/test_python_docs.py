@@ -1,7 +1,7 @@
-"""docs/python.md runs: the ```python blocks of each section, from top to bottom, as one program.
+"""Runs docs/python.md: the ```python blocks of each section, top to bottom, as one program.
 
-A block whose first line is `# needs: torch, h5py` is skipped where one of these packages is
-missing, and so is what comes after it in its section.
+A block whose first line is `# needs: torch, h5py` is skipped if one of these packages is missing.
+The blocks after it in its section are then skipped, too.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fdma_module import FOLDER  # skips this file where the build has no package
+from fdma_module import FOLDER  # this import skips the file where the build has no package
 
 PAGE = Path(__file__).parents[3] / "docs" / "python.md"
 
 
 def sections(text: str) -> dict[str, list[tuple[int, str]]]:
-    """Of each `## heading`, its ```python blocks with the line numbers of their first lines."""
+    """Returns the ```python blocks of each `## heading`, with the numbers of their first lines."""
     found: dict[str, list[tuple[int, str]]] = {}
     for section in re.finditer(r"^## (.+)\n((?:(?!## ).*\n)*)", text, re.MULTILINE):
         for block in re.finditer(r"^```python\n(.*?)^```", section.group(2), re.DOTALL | re.M):
@@ -42,7 +42,7 @@ def test_section_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         if missing:
             left = len(SECTIONS[name]) - num_run
             pytest.skip(f"{left} of {len(SECTIONS[name])} blocks: no {', '.join(missing)}")
-        # Tracebacks show the page's own lines.
+        # Tracebacks show the lines of the page.
         exec(compile("\n" * (line - 1) + block, os.fspath(PAGE), "exec"), names)
 
 

@@ -1,7 +1,7 @@
-"""Docstrings of the packages fdma and flash_dmattn: their examples run, and what is public has one.
+"""Tests docstrings of fdma and flash_dmattn: examples run, and public names have a docstring.
 
-Examples run by doctest with `fdma` and `np` at hand, each in an empty folder; those that import a
-package that is not installed (PyTorch, h5py, ..) are skipped.
+doctest runs the examples with `fdma` and `np` at hand, each in an empty folder. An example is
+skipped if it imports a package that is not installed (PyTorch, h5py, ..).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def module_names() -> list[str]:
 def examples() -> dict[str, doctest.DocTest]:
     found = {}
     for name in module_names():
-        with contextlib.suppress(Exception):  # test_modules_import_alone says it
+        with contextlib.suppress(Exception):  # test_modules_import_alone reports this module
             for test in doctest.DocTestFinder().find(importlib.import_module(name)):
                 if test.examples:
                     found[test.name] = test
@@ -73,7 +73,7 @@ def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def public_objects() -> dict[str, Any]:
-    """Functions and classes that a package offers, and the methods of these classes."""
+    """Returns the functions and classes that a package offers, and the methods of these classes."""
     found: dict[str, Any] = {}
     for package_name in PACKAGES:
         package = importlib.import_module(package_name)
@@ -95,7 +95,7 @@ PUBLIC = public_objects()
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_names_have_a_docstring_with_an_example(name: str) -> None:
-    """Properties and exceptions: a docstring. Functions, methods and classes: an example, too."""
+    """Properties and exceptions need a docstring; the other public names need an example, too."""
     value = PUBLIC[name]
     if isinstance(value, classmethod | staticmethod):
         value = value.__func__
@@ -109,7 +109,7 @@ def test_public_names_have_a_docstring_with_an_example(name: str) -> None:
 
 
 def _is_accessor(value: Any) -> bool:
-    return isinstance(value, property) or hasattr(value, "func")  # cached_property
+    return isinstance(value, property) or hasattr(value, "func")  # this case is a cached_property
 
 
 @pytest.mark.parametrize("package_name", PACKAGES)

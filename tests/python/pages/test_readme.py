@@ -1,9 +1,10 @@
-"""README.md and the tour of docs/maskc.md: their commands and programs print what the pages show.
+"""Runs README.md and the tour of docs/maskc.md; commands and programs print what the pages show.
 
-A block that starts with `$ fdma-maskc` is one command and its output; those of a page are run in
-order. A ```python block is run on the CPU; the ```text block behind it is its output. What differs
-from machine to machine is not compared: times, rates, instruction sets, rounding errors (but an
-error above its bound fails the command). FDMA_REBASE_README=1 rewrites the pages with what came.
+A block that starts with `$ fdma-maskc` is one command and its output; the commands of a page run in
+order. A ```python block runs on the CPU; the ```text block behind it is its output. Values that
+differ between machines are not compared: times, rates, instruction sets, rounding errors (but an
+error above its bound fails the command). FDMA_REBASE_README=1 rewrites the pages with the new
+output.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "README.md"
-TOURS = {README: 5, ROOT / "docs" / "maskc.md": 9}  # pages, and how many commands they show
+TOURS = {README: 5, ROOT / "docs" / "maskc.md": 9}  # pages, and the number of commands of each
 MASKC = os.environ.get("FDMA_MASKC", "")
 REBASE = os.environ.get("FDMA_REBASE_README") == "1"
 BLOCK = re.compile(r"```console\n\$ (fdma-maskc (?:.*\\\n)*.*\n)((?:(?!```).*\n)*)```\n")

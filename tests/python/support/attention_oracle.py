@@ -1,4 +1,4 @@
-"""Dense attention by its definition in float64, and the tensor files of fdma-maskc run."""
+"""Defines dense attention in float64, and reads the tensor files of fdma-maskc run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def to_bfloat16(values: Array) -> Array:
-    """Bits of the nearest bfloat16, ties to even."""
+    """Returns the bits of the nearest bfloat16; ties go to even."""
     bits = np.asarray(values, np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
@@ -38,7 +38,7 @@ def write_tensor(file: Any, name: str, values: Array, dtype: str, **options: Any
 
 
 def read_tensor(path: Path, name: str) -> Array:
-    """float64 values of a dataset that the tool wrote."""
+    """Returns the values of a dataset that the tool wrote, in float64."""
     with h5py.File(path) as file:
         dataset = file[name]
         dtype = dataset.attrs.get("dtype", b"").decode() or str(dataset.dtype)
@@ -47,7 +47,7 @@ def read_tensor(path: Path, name: str) -> Array:
 
 @dataclass
 class Tensors:
-    """q, k, v [batch, len, heads, dim] and bias [batch, heads_kv, kv_len], as stored."""
+    """q, k, v [batch, len, heads, dim] and bias [batch, heads_kv, kv_len], as they are stored."""
 
     q: Array
     k: Array
@@ -99,9 +99,10 @@ def attention(
     scale: float | None = None,
     lengths: list[tuple[int, int]] | None = None,
 ) -> tuple[Array, Array]:
-    """out [batch, q_len, heads, dim_v], lse [batch, heads, q_len]; mask [batch|1, heads|1, q, k].
+    """Returns out [batch, q_len, heads, dim_v] and lse [batch, heads, q_len].
 
-    `lengths` per batch element: cells beyond do not exist, rows beyond have out 0 and lse -inf.
+    mask is [batch or 1, heads or 1, q, k]. `lengths` are those of each batch element; cells past
+    them do not exist, and rows past them have out 0 and lse -inf.
     """
     batch, q_len, heads, dim = tensors.q.shape
     kv_len, heads_kv = tensors.k.shape[1:3]

@@ -1,4 +1,7 @@
-"""Drives a headless Chromium by its own protocol, JSON over two pipes: no driver, no package."""
+"""Drives a headless Chromium by its own protocol, JSON over two pipes.
+
+It needs no driver and no package.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ CHROMIUM = os.environ.get("FDMA_CHROMIUM") or shutil.which("chromium") or ""
 
 @functools.cache
 def missing_browser() -> str:
-    """Why no browser can be run here; empty if one can."""
+    """Returns the reason why no browser can be run here; it is empty if one can."""
     if not CHROMIUM:
         return "no program 'chromium' (Debian packs it; Ubuntu has a snap only)"
     done = subprocess.run(
@@ -30,7 +33,7 @@ def missing_browser() -> str:
 
 
 class Browser:
-    """A browser with one page; every request that the page makes is recorded in `requests`."""
+    """A browser with one page. `requests` records every request of the page."""
 
     def __init__(self, width: int, height: int) -> None:
         self.requests: list[str] = []
@@ -95,7 +98,7 @@ class Browser:
         self._profile.cleanup()
 
     def call(self, method: str, **parameters: Any) -> Any:
-        """The result of one request of the protocol; events that come before it are noted."""
+        """Returns the result of one request, and records the events that come before it."""
         self._next += 1
         message: dict[str, Any] = {"id": self._next, "method": method, "params": parameters}
         if self._session:
@@ -119,7 +122,7 @@ class Browser:
         self.wait("document.readyState === 'complete'")
 
     def wait(self, condition: str) -> None:
-        """Waits until a condition of the page holds, a minute at most."""
+        """Waits until a condition of the page holds, for at most a minute."""
         held = self.evaluate(
             f"""new Promise((done) => {{
               const end = performance.now() + 60000;
@@ -135,7 +138,7 @@ class Browser:
         assert held is True, f"never came true: {condition}; {self.complaints}"
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression, promises awaited."""
+        """Returns the value of a JavaScript expression, after its promises."""
         said = self.call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
@@ -143,18 +146,18 @@ class Browser:
         return said["result"].get("value")
 
     def screenshot(self, path: Path, clip: tuple[float, float, float, float] | None = None) -> None:
-        """A PNG file of the page, or of (left, top, width, height) of it."""
+        """Returns a PNG file of the page, or of the part (left, top, width, height) of it."""
         words: dict[str, Any] = {"format": "png"}
         if clip is not None:
             words["clip"] = dict(zip(("x", "y", "width", "height"), clip, strict=True), scale=1)
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", **words)["data"]))
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
-        """A mouse event: mouseMoved, mousePressed, mouseReleased or mouseWheel."""
+        """Sends a mouse event: mouseMoved, mousePressed, mouseReleased or mouseWheel."""
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
     def press(self, key: str, shift: bool = False) -> None:
-        """A key, pressed and let go; one letter or a name such as ArrowLeft."""
+        """Presses and releases a key: one letter, or a name such as ArrowLeft."""
         words = {"key": key, "modifiers": 8 if shift else 0}
         text = {"text": key} if len(key) == 1 else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", **words, **text)

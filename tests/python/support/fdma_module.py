@@ -1,6 +1,6 @@
-"""The core fdma._fdma of the build that FDMA_BUILD_DIR names, and attention by its definition.
+"""Imports the core fdma._fdma of the build that FDMA_BUILD_DIR names, and defines attention.
 
-Importing this skips the importing test file where that build has no such module.
+An import of this module skips the importing test file if that build has no core module.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def definition(
     softmax_scale: float | None = None,
     key_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention in float64 by matrix products: out [b, q, h, d], lse [b, h, q]."""
+    """Returns attention in float64 by matrix products: out [b, q, h, d], lse [b, h, q]."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     group = q.shape[2] // k.shape[2]
     k, v = (np.repeat(x, group, axis=2) for x in (k, v))
@@ -75,7 +75,7 @@ def random_tensors(
 
 
 def round_bf16(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest bfloat16 of each float32, as bits (uint16) and as float32."""
+    """Returns the nearest bfloat16 of each float32, as bits (uint16) and as float32."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     high = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return high, (high.astype(np.uint32) << 16).view(np.float32)
@@ -99,7 +99,7 @@ class _DLTensor(ctypes.Structure):
 
 
 class OtherDevice:
-    """A float32 array on another device, as DLPack describes it; there is no memory behind it."""
+    """A float32 array on another device, as DLPack describes it. It has no memory."""
 
     def __init__(self, device_type: int, shape: tuple[int, ...]) -> None:
         self.device = (device_type, 0)

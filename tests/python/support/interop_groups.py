@@ -1,4 +1,4 @@
-"""Groups of arrays of other systems, as an h5py user writes and reads them."""
+"""Writes and reads groups of arrays of other systems with h5py, as their users do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def fill(path: Path, name: str, **fields: Any) -> None:
-    """Group `name` with one dataset per field, as an h5py user would write it."""
+    """Fills group `name` with one dataset for each field, as an h5py user would."""
     with h5py.File(path, "w") as file:
         group = file.create_group(name)
         for field, values in fields.items():

@@ -1,4 +1,4 @@
-"""A validator for the part of JSON Schema that docs/maskc.schema.json uses."""
+"""Validates the part of JSON Schema that docs/maskc.schema.json uses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _is_type(value: Any, name: str) -> bool:
 def violations(
     value: Any, schema: dict[str, Any], root: dict[str, Any], at: str = "$"
 ) -> list[str]:
-    """What is wrong with `value`, one sentence each; empty if it conforms."""
+    """Returns the faults of `value`, one sentence each; the list is empty if it conforms."""
     assert set(schema) <= KNOWN, f"{at}: schema uses {set(schema) - KNOWN}"
     wrong: list[str] = []
     if "$ref" in schema:

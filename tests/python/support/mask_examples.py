@@ -1,4 +1,4 @@
-"""Masks of many kinds with their cells by definition in NumPy, for tests of fdma.BlockMask."""
+"""Defines masks of many kinds with their cells in NumPy, for tests of fdma.BlockMask."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCKS = ((128, 128), (16, 48), (64, 32))
 
 @dataclass(frozen=True)
 class Example:
-    """What fdma.compile takes, and what its cells are."""
+    """The arguments of fdma.compile, and the definition of the cells."""
 
     name: str
     spec: str
@@ -44,7 +44,7 @@ class Example:
             yield q_len, self.kv_len if isinstance(self.kv_len, int) else self.kv_len[b]
 
     def cells(self) -> Cells:
-        """bool [batch, heads, q_len, kv_len], False past the lengths of an element."""
+        """Returns bool [batch, heads, q_len, kv_len], False past the lengths of an element."""
         extents = list(self.lengths())
         longest = max(q for q, _ in extents), max(k for _, k in extents)
         cells = np.zeros((self.batch, self.heads, *longest), bool)
@@ -111,7 +111,7 @@ BY_NAME = {example.name: example for example in EXAMPLES}
 
 
 def in_every_format(fdma: Any, example: Example) -> Iterator[Any]:
-    """The mask in every format that holds it, in blocks of several shapes."""
+    """Returns the mask in every format that can hold it, in blocks of several shapes."""
     for block in BLOCKS:
         for kind in FORMATS:
             if kind != "parametric" or example.has_closed_form:
@@ -119,7 +119,7 @@ def in_every_format(fdma: Any, example: Example) -> Iterator[Any]:
 
 
 def tile_classes(cells: Cells, block: tuple[int, int]) -> NDArray[np.int8]:
-    """0 empty, 1 partial, 2 full for each tile of cells [q_len, kv_len]."""
+    """Returns 0 for empty, 1 for partial and 2 for full of each tile of cells [q_len, kv_len]."""
     rows, cols = (-(-n // side) for n, side in zip(cells.shape, block, strict=True))
     classes = np.zeros((rows, cols), np.int8)
     for r in range(rows):
@@ -130,7 +130,7 @@ def tile_classes(cells: Cells, block: tuple[int, int]) -> NDArray[np.int8]:
 
 
 def flash_mask_cells(rows: Any, causal: bool, q_len: int) -> Any:
-    """[batch, heads, q_len, kv_len] of startend_row_indices, by the published rule."""
+    """Returns cells [batch, heads, q_len, kv_len] of startend_row_indices by the published rule."""
     i = np.arange(q_len)[None, None, :, None]
     j = np.arange(rows.shape[2])[None, None, None, :]
     column = [rows[:, :, None, :, c] for c in range(rows.shape[3])]

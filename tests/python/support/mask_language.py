@@ -1,8 +1,8 @@
-"""The mask language evaluated cell by cell in Python, and random expressions of it.
+"""Evaluates the mask language cell by cell in Python, and draws random expressions of it.
 
 A tree is a tuple: an operator and its operands, as `Tree` below lists them. build() makes it an
-expression of the package with the operators a user would write; value() is what it must mean at a
-cell, None where that is undefined. Neither knows anything of the other.
+expression of the package with the operators that a user would write. value() is its meaning at a
+cell, None where that is undefined. Neither function knows of the other.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Cell:
     loops: Mapping[str, int] = field(default_factory=dict)
 
     def at(self, q: int | None, k: int | None) -> Cell:
-        """Another cell; an index that is undefined matters only where it is used."""
+        """Returns another cell. An index that is undefined matters only where it is used."""
         q_len, kv_len = self.variables["q_len"], self.variables["kv_len"]
         assert q_len is not None and kv_len is not None
         pos = None if q is None else _fits(q + kv_len - q_len)
@@ -119,7 +119,7 @@ class Cell:
 
 
 def value(tree: Tree, cell: Cell) -> Value:
-    """The value of a tree at a cell, None where it is undefined."""
+    """Returns the value of a tree at a cell, or None if it is undefined."""
     op, *operands = tree
     if op in ("literal", "boolean"):
         return operands[0]  # type: ignore[no-any-return]
@@ -153,7 +153,7 @@ def value(tree: Tree, cell: Cell) -> Value:
 
 
 def _decided(by: bool, values: Any) -> bool | None:
-    """`by` where a value is, wherever it stands; else undefined where one is; else the other."""
+    """Returns `by` if a value equals it, else None if a value is undefined, else the other."""
     listed = list(values)
     if by in listed:
         return by
@@ -161,7 +161,7 @@ def _decided(by: bool, values: Any) -> bool | None:
 
 
 def build(tree: Tree, tables: Mapping[str, fdma.TableExpr], loops: Mapping[str, Any]) -> Any:
-    """The tree as an expression of the package."""
+    """Returns the tree as an expression of the package."""
     op, *operands = tree
     if op in ("literal", "boolean"):
         return operands[0]
@@ -180,7 +180,7 @@ def build(tree: Tree, tables: Mapping[str, fdma.TableExpr], loops: Mapping[str, 
         mask, q, k = (build(each, tables, loops) for each in operands)
         return fdma.at(mask, q=q, k=k)
     values = [build(each, tables, loops) for each in operands]
-    if all(isinstance(each, int) for each in values):  # Python would compute it
+    if all(isinstance(each, int) for each in values):  # Python would compute this itself
         kind = fdma.MaskExpr if isinstance(values[0], bool) else fdma.IntExpr
         values[0] = kind(values[0])
     if op in (
@@ -188,7 +188,7 @@ def build(tree: Tree, tables: Mapping[str, fdma.TableExpr], loops: Mapping[str, 
         "bit_or",
         "bit_xor",
         "complement",
-    ):  # of conditions, where no type is known
+    ):  # operands are conditions here, whose type is not known
         values = [fdma.IntExpr(each) for each in values]
     return WRITTEN[op](*values)
 
@@ -196,7 +196,7 @@ def build(tree: Tree, tables: Mapping[str, fdma.TableExpr], loops: Mapping[str, 
 def cells(
     tree: Tree, tables: Mapping[str, Tensor], batch: int, heads: int, q_len: int, kv_len: int
 ) -> Tensor | None:
-    """bool [batch, heads, q_len, kv_len] of a condition; None if a cell is undefined."""
+    """Returns bool [batch, heads, q_len, kv_len] of a condition; None if a cell is undefined."""
     result = np.zeros((batch, heads, q_len, kv_len), np.bool_)
     for b, h, q, k in np.ndindex(*result.shape):
         names = {"b": b, "h": h, "q": q, "k": k, "q_len": q_len, "kv_len": kv_len}
@@ -329,7 +329,7 @@ def conditions(draw: st.DrawFn, depth: int, loops: tuple[str, ...] = ()) -> Tree
 
 @st.composite
 def masks(draw: st.DrawFn, depth: int) -> Tree:
-    """A condition; most differ from a pattern, so that few are true or false everywhere."""
+    """Draws a condition. Most differ from a pattern, so that few are true or false everywhere."""
     tree = draw(conditions(depth))
     if _sometimes(draw, 30):
         return tree

@@ -1,4 +1,4 @@
-"""Traced FlexAttention functions against what PyTorch's create_mask makes of the same functions."""
+"""Compares traced FlexAttention functions with PyTorch's create_mask of the same functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Cells = np.ndarray[Any, Any]
 
 
 def expected_cells(mask_mod: MaskMod, sizes: tuple[int, int, int, int]) -> Cells:
-    """What create_mask says, boolean [batch, heads, q_len, kv_len]."""
+    """Returns the cells of create_mask, boolean [batch, heads, q_len, kv_len]."""
     from torch.nn.attention.flex_attention import create_mask
 
     def plain(
@@ -35,13 +35,13 @@ def expected_cells(mask_mod: MaskMod, sizes: tuple[int, int, int, int]) -> Cells
 
 
 def cells_of(mask: fdma.MaskExpr, sizes: tuple[int, int, int, int]) -> Cells:
-    """What FDMA compiles, boolean [batch, heads, q_len, kv_len]."""
+    """Returns the cells that FDMA compiles, boolean [batch, heads, q_len, kv_len]."""
     batch, heads, q_len, kv_len = sizes
     return np.broadcast_to(fdma.compile(mask, q_len, kv_len, batch, heads).to_dense(), sizes)
 
 
 def assert_exact(mask_mod: MaskMod, sizes: tuple[int, int, int, int]) -> fdma.MaskExpr:
-    """Traces, compiles, compares every cell; returns the expression."""
+    """Traces and compiles the function, compares every cell, and returns the expression."""
     mask = fdma.trace_mask_mod(mask_mod)
     expected = expected_cells(mask_mod, sizes)
     given = cells_of(mask, sizes)

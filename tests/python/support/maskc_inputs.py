@@ -1,4 +1,4 @@
-"""Files that the tests of fdma-maskc start from, by name; each function writes into a folder."""
+"""Makes the input files of the tests of fdma-maskc by name; each function writes into a folder."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ DATA = Path(__file__).resolve().parents[2] / "data"
 
 
 def document_lengths() -> list[int]:
-    """The first 8192-token sample of tests/data/document_lengths.json."""
+    """Returns the first 8192-token sample of tests/data/document_lengths.json."""
     sample = json.loads((DATA / "document_lengths.json").read_text())["8192"][0]
     return [length for _, length in sample["documents"]]
 
 
 def causal_documents(lengths: list[int]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """The dense mask `causal & documents(lengths)` of sum(lengths) tokens."""
+    """Returns the dense mask `causal & documents(lengths)` of sum(lengths) tokens."""
     ids = np.repeat(np.arange(len(lengths)), lengths)
     position = np.arange(len(ids))
     return np.asarray((ids[:, None] == ids[None, :]) & (position[None, :] <= position[:, None]))
@@ -165,7 +165,7 @@ def deep(folder: Path) -> None:
 
 
 def huge(folder: Path) -> None:
-    """huge.h5: /mask of 2^20 x 2^20 in chunks never written: a minute to read, no space."""
+    """huge.h5: /mask of 2^20 x 2^20 in chunks that were never written; reading takes a minute."""
     with h5py.File(folder / "huge.h5", "w") as file:
         file.create_dataset(
             "mask", shape=(1 << 20, 1 << 20), dtype=bool, chunks=(512, 512), fillvalue=True

@@ -1,4 +1,4 @@
-"""Runs the built fdma-maskc (environment FDMA_MASKC) and reads what it writes."""
+"""Runs the built fdma-maskc (environment FDMA_MASKC) and reads its output."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MASKC = os.environ.get("FDMA_MASKC", "")
 SCHEMA = json.loads(
     (Path(__file__).resolve().parents[3] / "docs" / "maskc.schema.json").read_text()
 )
-# Colours of pictures in light surroundings.
+# The colours of pictures with light surroundings.
 FULL, EMPTY, DROPPED, KEPT = (24, 78, 119), (244, 244, 240), (255, 236, 204), (214, 96, 14)
 needs_tool = pytest.mark.skipif(not MASKC, reason="FDMA_MASKC does not name the built tool")
 
 
 def maskc(folder: Path, *words: str, status: int = 0, text: str = "") -> str:
-    """Standard output of one call in `folder`, which must end with `status`."""
+    """Returns the standard output of one call in `folder`, which must end with `status`."""
     done = subprocess.run(
         [MASKC, *words],
         cwd=folder,
@@ -39,14 +39,14 @@ def maskc(folder: Path, *words: str, status: int = 0, text: str = "") -> str:
 
 
 def maskc_json(folder: Path, *words: str, status: int = 0) -> Any:
-    """The JSON document of one call, after a look at its schema."""
+    """Returns the JSON document of one call, after a check of its schema."""
     document = json.loads(maskc(folder, *words, "--json", status=status))
     assert violations(document, SCHEMA["$defs"][words[0]], SCHEMA) == []
     return document
 
 
 def read_png(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """[height, width, 3] of an 8-bit RGB PNG file without interlacing."""
+    """Returns the pixels [height, width, 3] of an 8-bit RGB PNG file without interlacing."""
     data = path.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     at = 8

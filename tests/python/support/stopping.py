@@ -1,4 +1,4 @@
-"""Signals that stop the tool, and when it listens to them."""
+"""Sends signals that stop the tool, once it listens to them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def default_signals() -> None:
-    """In the child: as from a shell in the foreground, whatever the tests themselves run under."""
+    """Sets the child's signals as a shell in the foreground does, whatever the tests' are."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_DFL)
 
 
 def wait_until_listening(tool: subprocess.Popen[str]) -> None:
-    """Until the tool blocks or catches SIGINT: from then on no signal can meet the default."""
+    """Waits until the tool blocks or catches SIGINT. No signal can then meet the default."""
     bit = 1 << (signal.SIGINT - 1)
     for _ in range(3000):
         status = Path(f"/proc/{tool.pid}/status").read_text(encoding="ascii")

@@ -1,4 +1,4 @@
-"""fdma-maskc combine against NumPy: every operator, unequal blocks, dense datasets, mistakes."""
+"""Tests fdma-maskc combine against NumPy: operators, unequal blocks, dense datasets, errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WINDOW: Cells = abs(q + KV_LEN - Q_LEN - k) < 30
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """causal.h5 in blocks of 32 x 16, window.h5 of 64 x 64, in other formats than segment."""
+    """Writes causal.h5 in blocks of 32 x 16 and window.h5 in 64 x 64, in other formats."""
     lengths = ["--q-len", str(Q_LEN), "--kv-len", str(KV_LEN)]
     for name, spec, storage, block in (
         ("causal", "causal", "bcsr", "32x16"),
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def holds(folder: Path, cells: Cells, mask: str = "out.h5") -> bool:
-    """Whether a mask of `folder` has these cells, [b, h, q, k] or [q, k]."""
+    """True if a mask of `folder` has these cells, [b, h, q, k] or [q, k]."""
     with h5py.File(folder / "expected.h5", "w") as file:
         file["mask"] = cells
     done = subprocess.run([MASKC, "diff", mask, "expected.h5:/mask", "-q"], cwd=folder, check=False)
@@ -98,7 +98,7 @@ def test_crop(folder: Path) -> None:
 
 
 def test_a_dense_dataset_and_heads(folder: Path) -> None:
-    """One head of a compiled mask serves every batch element and head of a dense one."""
+    """One head of a compiled mask stands for every batch element and head of a dense one."""
     random = np.random.default_rng(1)
     seen: Cells = random.random((2, 3, Q_LEN, KV_LEN)) < 0.3
     with h5py.File(folder / "seen.h5", "w") as file:
@@ -121,7 +121,7 @@ def test_crop_of_batch_elements_and_heads(folder: Path) -> None:
 
 
 def test_equal_masks_differ_in_nothing(folder: Path) -> None:
-    """A mask in other blocks and another format is equal: xor is empty, and diff says so."""
+    """A mask in other blocks and another format is equal: xor is empty, and diff reports it."""
     words = ["causal.h5", "--format", "bcsr", "--block", "64x16"]
     maskc(folder, "convert", *words, "-o", "same.h5")
     document = maskc_json(folder, "combine", "xor", "causal.h5", "same.h5", "-o", "out.h5")

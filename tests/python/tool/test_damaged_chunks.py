@@ -1,4 +1,7 @@
-"""Dense files whose chunk index is damaged while data and checksums are not: never another mask."""
+"""Tests dense files whose chunk index is damaged while data and checksums are intact.
+
+No read gives another mask.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ def write(path: Path, **storage: Any) -> None:
 
 
 def move_last_chunk(path: Path, row: int, column: int) -> None:
-    """Another key for chunk (32, 32): behind 24 bytes of node and 3 chunks of 40, size and mask."""
+    """Changes the key of chunk (32, 32).
+
+    It lies behind 24 bytes of node and 3 chunks of 40, and after size and mask.
+    """
     data = bytearray(path.read_bytes())
     at = data.index(b"TREE\1") + 24 + 3 * 40 + 8
     assert struct.unpack_from("<2Q", data, at) == (CHUNK, CHUNK)

@@ -1,4 +1,4 @@
-"""Large dense masks: memory stays bounded, and storage makes no difference to the result."""
+"""Tests large dense masks: memory stays bounded, and storage does not change the result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from maskc_tool import MASKC, maskc, needs_tool
 
 pytestmark = needs_tool
 
-# A child's peak of memory begins with that of the process that starts it: a small one does.
+# A child's peak of memory begins with that of its parent, so a small process starts it.
 STARTER = """
 import json, resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True)
@@ -24,7 +24,7 @@ print(json.dumps(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024))
 
 
 def causal_128k(path: Path) -> None:
-    """16 GiB of booleans, causal, as gzip'd chunks; those above the diagonal are not written."""
+    """Writes 16 GiB of causal booleans as gzip'd chunks, without those above the diagonal."""
     length, side = 131072, 1024
     ones = zlib.compress(b"\1" * (side * side))
     diagonal = zlib.compress(np.tri(side, dtype=np.uint8).tobytes())
@@ -50,7 +50,7 @@ def test_16_gib_convert_in_a_fraction_of_1_gib(tmp_path: Path) -> None:
     )
     assert json.loads(done.stdout) < 512 << 20
     maskc(tmp_path, "compile", "--spec", "causal", "--q-len", "131072", "-o", "causal.h5", "-q")
-    maskc(tmp_path, "diff", "out.h5", "causal.h5")  # status 0: equal
+    maskc(tmp_path, "diff", "out.h5", "causal.h5")  # status 0 means equal
 
 
 def test_storage_makes_no_difference(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""fdma-maskc estimate and calibrate: counts against NumPy, profiles, refusals."""
+"""Tests fdma-maskc estimate and calibrate: counts against NumPy, profiles, refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TILE = 64
 
 
 def error_of(folder: Path, *words: str, status: int) -> str:
-    """What one call that must end with `status` writes to standard error."""
+    """Returns the standard error of one call that must end with `status`."""
     done = subprocess.run(
         [MASKC, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False
     )
@@ -30,7 +30,7 @@ def error_of(folder: Path, *words: str, status: int) -> str:
 
 
 def profile(**changes: Any) -> dict[str, Any]:
-    """A device of two workers on which every computed tile costs 10 us and a work tile 1 us."""
+    """Returns a device of two workers; a computed tile costs 10 us and a work tile 1 us."""
     steps = {"tile_us": 0.0, "compute_us": 10.0}
     tile = {
         "tile": {"q": TILE, "kv": TILE},
@@ -65,7 +65,7 @@ def write_profile(path: Path, **changes: Any) -> None:
 
 
 def schedule(costs: list[float], num_workers: int) -> float:
-    """When the last of the workers is done that take `costs` in this order."""
+    """Returns the time at which the last worker is done that takes `costs` in this order."""
     free_at = [0.0] * num_workers
     for cost in costs:
         free_at[free_at.index(min(free_at))] += cost

@@ -1,10 +1,10 @@
-"""Whole command lines of fdma-maskc against tests/golden/maskc/*.test.
+"""Runs whole command lines of fdma-maskc against tests/golden/maskc/*.test.
 
 A case is a text file: a line that says what it shows, `inputs:` (names of maskc_inputs), `exit:`,
-then sections `--- command` (run by bash in a folder that holds the inputs and nothing else),
-`--- stdout`, `--- stderr` and `--- files` (what the command left). FDMA_REBASE_GOLDEN=1 rewrites
-the expectations with what came. Times and the number
-of nodes of a program (simplification may get better) are replaced by <time>, <count>.
+then sections `--- command` (run by bash in a folder that holds only the inputs), `--- stdout`, `---
+stderr` and `--- files` (the files that the command left). FDMA_REBASE_GOLDEN=1 rewrites the
+expectations with the new output. <time> stands for times and <count> for the number of nodes of a
+program, which better simplification may change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gradients of fdma-maskc run and bench against their formulas in NumPy."""
+"""Tests the gradients of fdma-maskc run and bench against their formulas in NumPy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 
 def gradients(tensors: Tensors, mask: Array, dout: Array) -> dict[str, Array]:
-    """dq, dk, dv and dkey_bias, of the extents of q, k, v and key_bias, in float64."""
+    """Returns dq, dk, dv and dkey_bias in float64, with the extents of q, k, v and key_bias."""
     out, lse = attention(tensors, mask)
     dq, dk, dv = (np.zeros(x.shape) for x in (tensors.q, tensors.k, tensors.v))
     batch, _, heads, dim = tensors.q.shape
@@ -51,7 +51,7 @@ def gradients(tensors: Tensors, mask: Array, dout: Array) -> dict[str, Array]:
 
 
 def write_problem(folder: Path, tensors: Tensors, mask: Array, dtype: str) -> Array:
-    """m.h5 and qkv.h5 with dout, which is returned."""
+    """Writes m.h5 and qkv.h5 with dout, and returns dout."""
     with h5py.File(folder / "dense.h5", "w") as file:
         file["mask"] = mask.astype(np.uint8)
     maskc(folder, "convert", "dense.h5:/mask", "-o", "m.h5")

@@ -1,4 +1,4 @@
-"""What fdma-maskc says of itself: examples run; manual and completion know every option."""
+"""Tests the help of fdma-maskc: examples run, and manual and completion know every option."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ VERBS = (
 
 
 def examples(text: str, heading: str) -> list[str]:
-    """The command lines below a heading of a help text; a backslash continues a line."""
+    """Returns the command lines below a heading of a help text; a backslash continues a line."""
     lines = text.split(f"\n{heading}\n")[1].replace("\\\n      ", "").split("\n")
     return [line.strip() for line in lines if line.startswith("    ")]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that the examples mention."""
+    """Makes the files that the examples mention."""
     path = tmp_path_factory.mktemp("examples")
     docs(path)
     dense(path)
@@ -83,7 +83,7 @@ def test_examples_run_as_written(folder: Path, tmp_path: Path, verb: str) -> Non
     lines = examples(text, "examples" if verb else "first steps")
     assert len(lines) >= 3
     for line in lines:
-        # Each is written for a place that is free; an example may read what one before it wrote.
+        # Each example writes to a free place; it may read what an earlier example wrote.
         output = re.search(r" -o (\S+)", line)
         if output and verb != "pack":
             (work / output[1]).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Interop layouts in fdma-maskc, held against the other systems' own code where it is installed."""
+"""Tests interop layouts in fdma-maskc against the code of the other systems, where installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLEX_FIELDS = (
 
 
 def flex_cases() -> list[Any]:
-    """mask_mod, the same as a specification, q_len, kv_len, (batch, heads), BLOCK_SIZE."""
+    """Yields mask_mod, the same as a specification, q_len, kv_len, (batch, heads), BLOCK_SIZE."""
 
     def case(
         name: str,
@@ -109,7 +109,7 @@ def test_flex_arrays_are_those_of_create_block_mask(
     maskc(tmp_path, "diff", "by_cells.h5", "by_spec.h5")
     maskc(tmp_path, "convert", "dense.h5:/mask", "-o", "mask.h5")
     maskc(tmp_path, "diff", "by_cells.h5", "mask.h5")
-    # Out again: bit for bit what create_block_mask made, types included.
+    # The export equals the result of create_block_mask in bits and types.
     words = ("mask.h5", "--to", "flex", "--block", f"{block[0]}x{block[1]}", "-o", "ours.h5")
     document = maskc_json(tmp_path, "convert", *words)
     ours = read(tmp_path / "ours.h5", "block_mask")
@@ -119,13 +119,13 @@ def test_flex_arrays_are_those_of_create_block_mask(
     assert tuple(ours["seq_lengths"]) == theirs.seq_lengths
     assert tuple(ours["BLOCK_SIZE"]) == theirs.BLOCK_SIZE
     assert {array["name"] for array in document["peer"]["arrays"]} == set(ours)
-    # And what we exported comes back by its own bitmaps.
+    # The import of our export uses its own bitmaps.
     maskc(tmp_path, "convert", "ours.h5:/block_mask", "--from", "flex", "-o", "back.h5")
     maskc(tmp_path, "diff", "back.h5", "mask.h5")
 
 
 def small_flex() -> dict[str, Any]:
-    """256 x 256 in blocks of 128: full on the diagonal, nothing else."""
+    """Returns a mask of 256 x 256 in blocks of 128, full on the diagonal and empty elsewhere."""
     return {
         "seq_lengths": np.array([256, 256]),
         "BLOCK_SIZE": np.array([128, 128]),
@@ -228,7 +228,7 @@ def test_bsr_is_scipys(tmp_path: Path, blocksize: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("order", ["row", "column"])
 def test_bsr_takes_the_conventions_of_cusparse(tmp_path: Path, order: str) -> None:
-    """Counted from 1, block columns unsorted, blocks by columns."""
+    """Indices count from 1, block columns are not sorted, and blocks are stored by columns."""
     rng = np.random.default_rng(7)
     blocks = rng.random((5, 7)) < 0.4
     data, indices, indptr = [], [], [1]

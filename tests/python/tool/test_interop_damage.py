@@ -1,4 +1,7 @@
-"""Damaged groups of every layout: each is an error that names the field, and leaves no file."""
+"""Tests damaged groups of every layout.
+
+Each is an error that names the field, and no file is left.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ OPTIONAL = {
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One file per layout, as --to writes it: causal, 48 tokens in blocks of 16."""
+    """Writes one file for each layout, as --to does: causal, 48 tokens in blocks of 16."""
     folder = tmp_path_factory.mktemp("good")
     words = ("--spec", "causal", "--q-len", "48", "--block", "16x16")
     maskc(folder, "compile", *words, "-o", "mask.h5")
@@ -48,7 +51,7 @@ def fields_of(path: Path, group: str) -> dict[str, Any]:
 
 
 def message_of(folder: Path, layout: str, write: Any) -> str:
-    """What convert says about the group that write(group) fills: a wrong mask, use or file."""
+    """Returns what convert says of the group that write(group) fills: a wrong mask, use or file."""
     with h5py.File(folder / "bad.h5", "w") as file:
         write(file.create_group("g"))
     words = [MASKC, "convert", "bad.h5:/g", "--from", layout, "-o", "no.h5"]
@@ -92,7 +95,7 @@ def test_each_field_missing_misspelt_or_of_another_kind(
 
         return message_of(tmp_path, layout, write)
 
-    # What an importer says about a field: its name, or what it counts.
+    # An importer names the field, or what the field counts.
     said = {"fdma_bitmap_index": "bitmap_index", "num_heads": "heads"}
     for name, values in fields.items():
         array = np.asarray(values)
@@ -106,11 +109,11 @@ def test_each_field_missing_misspelt_or_of_another_kind(
             assert name in rewritten(name, array.astype(np.float32) + np.float32(0.5))
         if array.ndim > 0 and name not in ("attention_mask", "startend_row_indices"):
             assert rewritten(name, array[:0])
-            if name != "fdma_bitmaps":  # bitmaps that no tile uses do no harm
+            if name != "fdma_bitmaps":  # Bitmaps that no tile uses do no harm
                 assert rewritten(name, np.concatenate([array, array]))
         if array.dtype.kind == "i":
             assert said.get(name, name) in rewritten(name, np.full(array.shape, -5, np.int64))
-            if name != "window_size":  # which may be as wide as it likes
+            if name != "window_size":  # they may have any width
                 wide = rewritten(name, np.full(array.shape, 1 << 40, np.int64))
                 assert said.get(name, name) in wide
             assert rewritten(name, np.full(array.shape, (1 << 64) - 1, np.uint64))
@@ -121,7 +124,7 @@ def test_each_field_missing_misspelt_or_of_another_kind(
 def test_sizes_that_the_file_does_not_hold(
     good: Path, tmp_path: Path, layout: str, chunks: Any
 ) -> None:
-    """Datasets of 2^40 elements and more that were never written: no memory is taken for them."""
+    """Datasets of 2^40 elements and more that were never written take no memory."""
     fields = fields_of(good / f"{layout}.h5", LAYOUTS[layout])
     for name, values in fields.items():
         array = np.asarray(values)

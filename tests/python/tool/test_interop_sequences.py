@@ -1,7 +1,7 @@
-"""cu_seqlens and Hugging Face's masks in fdma-maskc.
+"""Tests cu_seqlens and Hugging Face's masks in fdma-maskc.
 
-FlashAttention runs on GPUs only, so its rule is restated here from its documentation; Hugging
-Face's own functions say what its masks are, where transformers is installed.
+FlashAttention runs on GPUs only, so its rule is restated here from its documentation. Hugging
+Face's own functions define its masks where transformers is installed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = needs_tool
 
 
 def same_as_dense(folder: Path, peer: str, layout: str, cells: Any) -> None:
-    """The group's mask, in out.h5, has these cells; mask.h5 is made of the cells alone."""
+    """The mask of the group, in out.h5, has these cells; mask.h5 is made of the cells alone."""
     write_dense(folder / "dense.h5", cells)
     maskc(folder, "convert", peer, "--from", layout, "--force", "-o", "out.h5")
     maskc(folder, "convert", "dense.h5:/mask", "--force", "-o", "mask.h5")
@@ -45,7 +45,7 @@ def test_cu_seqlens_are_flash_attentions(
         window_size=window,
     )
     same_as_dense(tmp_path, "varlen.h5:/g", "cu_seqlens", cells)
-    # Out of the cells alone: arguments that mean the same.
+    # From the cells alone the export finds arguments with the same meaning.
     maskc(tmp_path, "convert", "mask.h5", "--to", "cu_seqlens", "-o", "again.h5")
     again = read(tmp_path / "again.h5", "cu_seqlens")
     lengths = [np.diff(again[name]).tolist() for name in ("cu_seqlens_q", "cu_seqlens_k")]
@@ -57,7 +57,7 @@ def test_cu_seqlens_are_flash_attentions(
 
 
 def test_cu_seqlens_of_a_batch(tmp_path: Path) -> None:
-    """seqused_k: a cache of 50 keys per sequence, filled to different lengths."""
+    """seqused_k gives the filled keys of a cache of 50 keys for each sequence."""
     used = [50, 20, 1, 0]
     fill(
         tmp_path / "varlen.h5",
@@ -86,7 +86,7 @@ def test_cu_seqlens_names_the_cell_that_does_not_fit(tmp_path: Path) -> None:
 
 
 def hf_cases() -> list[Any]:
-    """attention_mask [batch, keys], query rows, their first position, decoder or encoder."""
+    """Yields attention_mask [batch, keys], query rows, their first position, decoder or encoder."""
     rng = np.random.default_rng(11)
     right = np.arange(33)[None, :] < np.array([[33], [20], [1]])
     left = right[:, ::-1]
@@ -133,7 +133,8 @@ def test_hf_masks_are_hugging_faces(
         assert read(tmp_path / "again.h5", "hf_padding")["causal"]
     maskc(tmp_path, "convert", "again.h5:/hf_padding", "--from", "hf_padding", "-o", "back.h5")
     maskc(tmp_path, "diff", "back.h5", "mask.h5")
-    # The four-dimensional masks: SDPA's, and the additive ones of eager attention in each type.
+    # The masks of four dimensions are SDPA's, and the additive ones of eager attention in each
+    # type.
     fill(tmp_path / "sdpa.h5", "g", attention_mask=cells)
     same_as_dense(tmp_path, "sdpa.h5:/g", "hf_mask", cells)
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):

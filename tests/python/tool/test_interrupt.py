@@ -1,4 +1,4 @@
-"""fdma-maskc leaves no partial output, whatever ends it; and it shows progress to people."""
+"""Tests that fdma-maskc leaves no partial output when it is ended, and that it shows progress."""
 
 from __future__ import annotations
 

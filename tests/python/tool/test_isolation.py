@@ -1,4 +1,4 @@
-"""fdma-maskc reads files of others in a child process, and survives what happens to it."""
+"""Tests that fdma-maskc reads foreign files in a child process and survives its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERVE_ARGUMENT = "--fdma-isolated-reader"
 
 
 def readers_of(pid: int) -> list[int]:
-    """Processes that read for process `pid`."""
+    """Returns the processes that read for process `pid`."""
     found = []
     for folder in Path("/proc").iterdir():
         try:
@@ -55,7 +55,7 @@ def test_end_of_the_reader_is_an_error(
     command = [MASKC, "convert", "huge.h5:/mask", "-o", "out.h5"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as tool:
         reader = wait_for_reader(tool.pid)
-        # Stopped first, so that it cannot be done before.
+        # The reader is stopped first, so that it cannot finish earlier.
         subprocess.run(["kill", "-STOP", str(reader)], check=True)
         subprocess.run(["kill", f"-{number.value}", str(reader)], check=True)
         subprocess.run(["kill", "-CONT", str(reader)], check=False, stderr=subprocess.DEVNULL)
@@ -81,7 +81,7 @@ def test_reader_ends_with_the_tool(tmp_path: Path) -> None:
 
 
 def failure(folder: Path, *words: str) -> tuple[int, str]:
-    """Status and message of one call in `folder`."""
+    """Returns the status and the message of one call in `folder`."""
     done = subprocess.run(
         [MASKC, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False
     )
@@ -113,7 +113,7 @@ def test_filters_that_nobody_has_need_a_plugin(tmp_path: Path) -> None:
         file.create_dataset(
             "mask", data=np.ones((32, 32), np.uint8), chunks=(32, 32), compression="gzip"
         )
-    # The filter's number in the pipeline message: 1, deflate, becomes one that is not registered.
+    # The number of the filter in the pipeline message changes from 1, deflate, to an unknown one.
     content = path.read_bytes()
     at = content.index(b"deflate\0")
     path.write_bytes(content[: at - 8] + (32767).to_bytes(2, "little") + content[at - 6 :])

@@ -1,4 +1,7 @@
-"""fdma-maskc and hostile input: memory of compiling, loops without end, --timeout, small files."""
+"""Tests fdma-maskc with hostile input.
+
+The tests cover memory of compiling, loops without end, --timeout and small files.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,10 @@ def keep_table(folder: Path, length: int) -> None:
     ids=["period", "period_3", "both_axes", "two_periods", "keep_table", "xor_chain", "loop"],
 )
 def test_compiling_stays_within_its_memory(tmp_path: Path, spec: str, length: int) -> None:
-    """640 MiB of addresses, most of them libraries and stacks; these took 0.7 to 15 GB."""
+    """The limit is 640 MiB of addresses, most of them libraries and stacks.
+
+    Without it these masks took 0.7 to 15 GB.
+    """
     keep_table(tmp_path, length)
     (tmp_path / "spec.txt").write_text(spec)
     words = ["compile", "--spec", "spec.txt", "--q-len", str(length), "--threads", "1"]
@@ -105,7 +111,7 @@ def test_max_work_bounds_loops(tmp_path: Path) -> None:
     assert run(tmp_path, *words, "1000000").returncode == 4
     assert run(tmp_path, *words, "0").returncode == 0
     assert run(tmp_path, *words, "-1").returncode == 2
-    # A file's specification is a stranger's text as well.
+    # The specification in a file is untrusted text, too.
     done = run(tmp_path, "check", "m.h5", "--exact", "--max-work", "1000000")
     assert done.returncode == 4
     assert "max_work" in done.stderr
@@ -148,7 +154,7 @@ def test_timeout_changes_nothing_before_it_ends(tmp_path: Path) -> None:
 
 
 def test_small_files_of_long_masks_are_read_by_what_they_store(tmp_path: Path) -> None:
-    """8 KiB for a million tokens: each of these took minutes, tile by tile."""
+    """The files have 8 KiB for a million tokens; tile by tile each took minutes."""
     length = "1000000"
     maskc(tmp_path, "compile", "--spec", "causal", "--q-len", length, "-o", "causal.h5")
     maskc(tmp_path, "compile", "--spec", "k % 2 == 0", "--q-len", length, "-o", "even.h5")

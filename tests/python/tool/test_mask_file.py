@@ -1,6 +1,6 @@
-"""The mask file of docs/file-format.md, read and written with h5py, against fdma-maskc.
+"""Tests the mask file of docs/file-format.md with h5py against fdma-maskc.
 
-FDMA_MASKC names the built tool; without it everything here is skipped.
+FDMA_MASKC names the built tool; without it every test here is skipped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def maskc(*arguments: str | int | Path, expect: int = 0) -> str:
 
 
 def documented_reader() -> Callable[[Path, str], Cells]:
-    """read_dense of the example in the document, exactly as printed there."""
+    """Returns read_dense of the example in the document, exactly as printed there."""
     blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), flags=re.DOTALL)
     assert len(blocks) == 1
     names: dict[str, Callable[[Path, str], Cells]] = {}
@@ -111,7 +111,7 @@ def test_attributes_are_as_documented(tmp_path: Path, kind: str) -> None:
 
 
 def rewrite(source: Path, target: Path, **storage: object) -> None:
-    """The same masks through h5py: other storage, big-endian numbers."""
+    """Writes the same masks through h5py with other storage and big-endian numbers."""
 
     def copy(old: h5py.Group, new: h5py.Group) -> None:
         for name, value in old.attrs.items():

@@ -1,4 +1,4 @@
-"""fdma-maskc against NumPy: conversions, counts, differences, pictures, JSON."""
+"""Tests fdma-maskc against NumPy: conversions, counts, differences, pictures, JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_dense(path: Path, mask: Mask, **datasets: Any) -> None:
 
 
 def random_mask(seed: int, q_len: int, kv_len: int) -> Mask:
-    """Structure and noise mixed: a window with blocks erased and filled, and scattered cells."""
+    """Returns structure and noise: a window with blocks erased and filled, and scattered cells."""
     random = np.random.default_rng(seed)
     q, k = np.arange(q_len)[:, None], np.arange(kv_len)[None, :]
     mask = (k <= q + kv_len - q_len) & (q - k < random.integers(8, 200))

@@ -1,4 +1,7 @@
-"""Results that do not fit: an error with both figures beforehand, never the machine's memory."""
+"""Tests results that do not fit in memory.
+
+The error comes before any work and gives both sizes; the memory is not filled.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from maskc_tool import MASKC, maskc, needs_tool, read_png
 pytestmark = needs_tool
 
 LONGEST = 2**31 - 1
-# A child's peak of memory begins with that of the process that starts it: a small one does.
+# A child's peak of memory begins with that of its parent, so a small process starts it.
 STARTER = """
 import json, resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True)
@@ -79,7 +82,7 @@ def test_a_picture_takes_less_than_its_pixels(causal: Path, tmp_path: Path) -> N
         text=True,
         check=True,
     )
-    assert json.loads(done.stdout) < 100 << 20  # of 192 MiB of pixels
+    assert json.loads(done.stdout) < 100 << 20  # the pixels have 192 MiB
     maskc(tmp_path, "render", str(causal / "million.h5"), "--size", "64", "-o", "y.png", "-q")
     assert read_png(tmp_path / "y.png").shape == (64, 64, 3)
 

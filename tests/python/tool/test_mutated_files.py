@@ -1,4 +1,4 @@
-"""A few hundred mutated files of every family, as docs/fuzzing.md has it for twenty thousand."""
+"""Runs a few hundred mutated files of every family; docs/fuzzing.md describes twenty thousand."""
 
 from __future__ import annotations
 

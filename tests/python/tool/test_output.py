@@ -1,4 +1,4 @@
-"""fdma-maskc and the files that it writes: what is in them already, links, modes, signals."""
+"""Tests the files that fdma-maskc writes: their earlier contents, links, modes and signals."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-# Several masks in one file.
+# The tests below write several masks to one file.
 
 
 def test_masks_that_are_there_stay_as_they_are(tmp_path: Path) -> None:
-    """Every attribute and dataset of a mask, read by h5py before and after the file changes."""
+    """h5py reads every attribute and dataset of a mask before and after the file changes."""
     two_masks(tmp_path)
 
     def contents(name: str) -> dict[str, object]:
@@ -119,7 +119,7 @@ def test_eight_writers_at_one_file_lose_no_mask(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["m.h5"]
 
 
-# Modes, owners, links.
+# The tests below are of modes, owners and links.
 
 
 @pytest.mark.parametrize(
@@ -195,12 +195,15 @@ def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.h5", "b.h5", "c.h5"]
 
 
-# Signals.
+# The tests below are of signals.
 
 
 @contextmanager
 def printing(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The tool with its output in place, and a full pipe for its summary; the pipe's other end."""
+    """Starts the tool with its output in place and a full pipe for its summary.
+
+    Yields the other end of the pipe, too.
+    """
     ours, theirs = os.pipe()
     fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)
     os.set_blocking(theirs, False)
@@ -253,7 +256,10 @@ def test_a_second_signal_says_that_the_file_is_in_place(tmp_path: Path) -> None:
 
 
 def test_the_status_after_a_signal_says_which_file_is_in_place(tmp_path: Path) -> None:
-    """At many moments: 130 with what was there before, 0 with the new mask, never the other."""
+    """A signal comes at many moments.
+
+    Status 130 means that the old content is in place, 0 that the new mask is, at any moment.
+    """
     maskc(tmp_path, "compile", *CAUSAL, "--name", "a", "-o", "m.h5")
     before = (tmp_path / "m.h5").read_bytes()
     words = [MASKC, "compile", *CAUSAL, "--name", "b", "-q", "-o", "m.h5"]

@@ -1,4 +1,4 @@
-"""fdma-maskc run and bench against dense attention in NumPy, and against hostile input."""
+"""Tests fdma-maskc run and bench against dense attention in NumPy, and with hostile input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EPSILON = {"float32": 1e-6, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def failure(folder: Path, *words: str, status: int) -> str:
-    """The message of a call that must end with `status`, print nothing and leave nothing."""
+    """Returns the message of a call that must end with `status`, print nothing, leave nothing."""
     before = sorted(path.name for path in folder.iterdir())
     done = subprocess.run(
         [MASKC, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False
@@ -38,7 +38,7 @@ def failure(folder: Path, *words: str, status: int) -> str:
 
 
 def write_mask(folder: Path, mask: Array, *words: str) -> None:
-    """m.h5 from a dense mask [batch, heads, q, k]."""
+    """Writes m.h5 from a dense mask [batch, heads, q, k]."""
     with h5py.File(folder / "dense.h5", "w") as file:
         file["mask"] = mask
     maskc(folder, "convert", "dense.h5:/mask", *words, "-o", "m.h5")
@@ -63,7 +63,7 @@ def expect_equal(
 
 
 def sparse_mask(seed: int, *extents: int) -> Array:
-    """Scattered cells and runs of cells, some rows without keys."""
+    """Returns scattered cells and runs of cells; some rows have no keys."""
     random = np.random.default_rng(seed)
     mask = random.random(extents) < 0.3
     mask[..., : extents[-1] // 3] |= random.random((*extents[:-1], 1)) < 0.5
@@ -124,7 +124,7 @@ def test_heads_before_length_mixed_types_groups_and_scale(tmp_path: Path) -> Non
         tmp_path, "run", "m.h5", "--tensors", "qkv.h5:/layers/7", "--layout", "bhsd", "--check",
         "--softmax-scale", "-0.3", "--out-dtype", "float32", "--tile", "64x32", "-o", "result.h5",
     )  # fmt: skip
-    # The scale and, with it, the logits are float32.
+    # The scale is float32, and so are the logits.
     reference = attention(tensors, mask, float(np.float32(-0.3)))
     expect_equal(tmp_path, reference, "float32", "bhsd")
 
@@ -147,7 +147,7 @@ def test_lengths_of_batch_elements(tmp_path: Path, dtype: str) -> None:
         pos = np.arange(q_len)[:, None] + kv_len - q_len
         k = np.arange(kv_len)[None, :]
         mask[b, 0, :q_len, :kv_len] = (k <= pos) & (pos - k < 20)
-        # What lies behind an element's own length is never read.
+        # Values past the length of a batch element are never read.
         tensors.k[b, kv_len:] = np.nan
         tensors.v[b, kv_len:] = np.inf
         tensors.q[b, q_len:] = np.nan
@@ -191,7 +191,7 @@ def test_random_tensors_do_not_depend_on_threads(tmp_path: Path) -> None:
         contents.add((tmp_path / "result.h5").read_bytes())
     assert len(contents) == 2
     out = read_tensor(tmp_path / "result.h5", "out")
-    assert abs(out[0, 0].std() - 1) < 0.3  # row 0 sees one key: its value
+    assert abs(out[0, 0].std() - 1) < 0.3  # row 0 sees one key and gets its value
 
 
 def test_dump_prints_the_plan(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_dump_prints_the_plan(tmp_path: Path) -> None:
     failure(tmp_path, "run", "m.h5", "--random", "--dump", "plan", "-o", "x.h5", status=2)
 
 
-# What is done to a good file of tensors, and what the tool must say of it.
+# Each entry is a change of a good file of tensors, and the message of the tool.
 Change = Callable[[Any], None]
 
 
@@ -351,7 +351,7 @@ def test_wrong_use_is_named(tmp_path: Path, words: tuple[str, ...]) -> None:
 
 
 def has_gpu(folder: Path) -> bool:
-    """True iff --backend sm90 is served here."""
+    """True if --backend sm90 runs here."""
     maskc(folder, "compile", "--spec", "true", "--q-len", "16", "-o", "gpu.h5")
     words = ["run", "gpu.h5", "--random", "--dtype", "float16", "--backend", "sm90", "-q"]
     done = subprocess.run(
@@ -404,7 +404,7 @@ def test_run_and_bench_on_a_gpu(tmp_path: Path) -> None:
     assert maskc_json(tmp_path, "bench", "m.h5", *tensors, *words)["deterministic"]
     bench = maskc_json(tmp_path, "bench", "m.h5", *tensors, "--repeat", "3")
     assert bench["device"] == run["device"] and len(bench["full"]["seconds"]) == 3
-    # Tensors that the GPU has no kernel for run on the CPU unless a backend is named.
+    # Tensors without a kernel on the GPU run on the CPU unless a backend is named.
     wide = maskc_json(tmp_path, "run", "m.h5", "--random", "--dtype", "float32", "--check")
     assert wide["plan"]["backend"] == "cpu" and wide["device"] is None
 
@@ -487,7 +487,7 @@ def test_bench_measures_and_checks(tmp_path: Path) -> None:
 
 
 def test_a_scalar_type_beside_the_tensors_does_no_harm(tmp_path: Path) -> None:
-    """Other datasets of the file are not looked at."""
+    """The tool does not read other datasets of the file."""
     maskc(tmp_path, "compile", "--spec", "causal", "--q-len", "16", "-o", "m.h5")
     tensors: Tensors = random_tensors(0, q_len=16, kv_len=16)
     tensors.write(tmp_path / "qkv.h5")

@@ -1,4 +1,4 @@
-"""SVG pictures of fdma-maskc: their outlines, filled, are the mask's cells and classes of tiles."""
+"""Tests that the filled outlines of SVG pictures are the cells and the classes of tiles."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def shade(share: float) -> tuple[int, ...]:
-    """The colour of something partial, rounded as the tool does."""
+    """Returns the colour of a partial area, rounded as the tool does it."""
     return tuple(
         int(low + (high - low) * share + 0.5) for low, high in zip(DROPPED, KEPT, strict=True)
     )
 
 
 def filled(path: str, q_len: int, kv_len: int, unit: int = 1) -> Mask:
-    """The cells inside the outlines of a path of M, h, v and z (nonzero winding), in `unit`s."""
+    """Returns the cells inside the outlines of M, h, v and z (nonzero winding), in `unit`s."""
     edges = np.zeros((q_len, kv_len + 1), np.int32)
     x = y = 0
     for command, words in re.findall(r"([Mhvz])([-\d ]*)", path):
@@ -50,7 +50,7 @@ def colour(text: str) -> tuple[int, ...]:
 def painted(
     svg: ElementTree.Element, q_len: int, kv_len: int, unit: int = 1
 ) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """[q_len, kv_len, 3]: the colour of each cell, or square of unit x unit cells, of a drawing."""
+    """Returns [q_len, kv_len, 3]: the colour of each cell, or square of unit x unit cells."""
     inner = svg.find(f"{SVG}svg")
     assert inner is not None
     assert inner.get("viewBox") == f"0 0 {kv_len * unit} {q_len * unit}"
@@ -63,7 +63,7 @@ def painted(
 
 
 def parse(path: Path) -> ElementTree.Element:
-    """The drawing, after a look at what every one of them has."""
+    """Returns the drawing, after a check of the parts that every drawing has."""
     svg = ElementTree.parse(path).getroot()
     assert svg.tag == f"{SVG}svg"
     assert svg.get("role") == "img"
@@ -158,7 +158,7 @@ def test_a_staircase_is_one_outline(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "dense.h5", "w") as file:
         file["mask"] = mask
     said = maskc_json(tmp_path, "render", "dense.h5:/mask", "--block", "64x64", "-o", "m.svg")
-    assert said["num_outlines"] == 2  # the tile, and its live cells
+    assert said["num_outlines"] == 2  # the picture has the tile and its live cells
 
 
 def test_escapes_what_markup_would_read(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""The page of `fdma-maskc render -o FILE.html` in a headless browser, against NumPy.
+"""Tests the page of `fdma-maskc render -o FILE.html` in a headless browser against NumPy.
 
-Pictures are screenshots, compared pixel by pixel with what the dense mask says of each.
+Screenshots are compared pixel by pixel with the dense mask.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class View:
     picture: Picture
 
     def positions(self) -> tuple[Any, Any]:
-        """The first cell (q of each row, k of each column) of every pixel."""
+        """Returns the first cell of every pixel: q of each row, k of each column."""
         height, width, _ = self.picture.shape
         q = (self.top + np.arange(height)) * self.cells // self.pixels
         k = (self.left + np.arange(width)) * self.cells // self.pixels
@@ -52,7 +52,7 @@ class View:
 
 
 def look(browser: Browser, folder: Path, clip: bool = True) -> View:
-    """The view at hand once it is painted, with a screenshot of the canvas."""
+    """Returns the current view once it is painted, with a screenshot of the canvas."""
     browser.wait("document.documentElement.dataset.painted === 'yes'")
     cells, pixels, left, top = map(
         int, browser.evaluate("document.getElementById('picture').dataset.view").split()
@@ -76,7 +76,7 @@ def show(browser: Browser, path: Path, fragment: str = "", grid: bool = False) -
 
 
 def expected_cells(view: View, mask: Mask, block: tuple[int, int]) -> Picture:
-    """The picture of a view in which each pixel is of one cell."""
+    """Returns the picture of a view in which each pixel shows one cell."""
     assert view.cells == 1
     q, k = view.positions()
     inside = ((q >= 0) & (q < mask.shape[0]))[:, None] & ((k >= 0) & (k < mask.shape[1]))[None, :]
@@ -90,14 +90,14 @@ def expected_cells(view: View, mask: Mask, block: tuple[int, int]) -> Picture:
 
 
 def overlaps(length: int, size: int, block: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """[pixels, tiles]: cells of one side that a pixel and a tile share."""
+    """Returns [pixels, tiles]: the cells of one side that a pixel and a tile share."""
     pixels, tiles = np.arange(0, length, size)[:, None], np.arange(0, length, block)[None, :]
     end = np.minimum(np.minimum(pixels + size, tiles + block), length)
     return np.asarray(np.maximum(end - np.maximum(pixels, tiles), 0))
 
 
 def expected_areas(view: View, mask: Mask, block: tuple[int, int]) -> Picture:
-    """The picture of a view from afar, from what its pixels share with tiles of each class."""
+    """Returns the picture of a view from afar, by the areas that pixels share with tiles."""
     rows = overlaps(mask.shape[0], view.cells, block[0])
     cols = overlaps(mask.shape[1], view.cells, block[1])
     classes = tile_classes(mask, *block)
@@ -118,7 +118,7 @@ def expected_areas(view: View, mask: Mask, block: tuple[int, int]) -> Picture:
 
 
 def same(actual: Picture, expected: Picture) -> bool:
-    """Equal colours, but for one step of rounding in a shade."""
+    """True if colours are equal up to one step of rounding in a shade."""
     assert actual.shape == expected.shape
     return bool(np.abs(actual.astype(int) - expected.astype(int)).max() <= 1)
 
@@ -130,7 +130,7 @@ def write(folder: Path, **tables: Any) -> None:
 
 
 def segment_kinds(folder: Path) -> set[str]:
-    """The kinds in which m.h5 stores partial tiles, as the page calls them."""
+    """Returns the kinds in which m.h5 stores partial tiles, by their names in the page."""
     page = (folder / "m.html").read_text()
     sizes = {
         name: len(re.findall(rf'id="{name}">([^<]*)<', page)[0])
@@ -140,7 +140,10 @@ def segment_kinds(folder: Path) -> set[str]:
 
 
 def masks_by_kind(folder: Path, kind: str) -> tuple[Mask, tuple[int, int]]:
-    """m.h5, m.html of a mask that stores all partial tiles in one kind; its cells and block."""
+    """Writes m.h5 and m.html of a mask that stores all partial tiles in one kind.
+
+    Returns its cells and block.
+    """
     random = np.random.default_rng(17)
     q_len, kv_len, block = 333, 409, (64, 48)
     q, k = np.arange(q_len)[:, None], np.arange(kv_len)[None, :]
@@ -221,7 +224,7 @@ def test_causal_over_a_million_tokens(tmp_path: Path, browser: Browser) -> None:
     said = maskc_json(tmp_path, "render", "m.h5", "-o", "m.html")
     assert said["bytes"] == (tmp_path / "m.html").stat().st_size < 64 << 10
     view = show(browser, tmp_path / "m.html")
-    # Every pixel: full below the diagonal's tiles, empty above, a shade on it.
+    # Every pixel is checked: full below the tiles of the diagonal, empty above, a shade on it.
     size = view.cells
     assert size % 128 == 0
     side = -(-length // size)
@@ -233,7 +236,7 @@ def test_causal_over_a_million_tokens(tmp_path: Path, browser: Browser) -> None:
     diagonal = picture[np.arange(side), np.arange(side)].astype(int)
     shade = np.array(DROPPED) + (np.array(KEPT) - np.array(DROPPED)) / 2
     assert np.abs(diagonal[:-1] - shade).max() <= 1
-    # Cells in the middle, and at the ragged end.
+    # The cells lie in the middle and at the ragged end.
     for start in (524_200, length - 100):
         view = show(browser, tmp_path / "m.html", f"#{start}:{start + 100},{start}:{start + 100}")
         assert view.pixels >= 4
