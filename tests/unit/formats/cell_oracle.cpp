@@ -5,7 +5,7 @@
 namespace fdma::testing {
 namespace {
 
-// Copies a tile's bits to the cells; every bit of a cell that does not exist must be 0.
+// Copies the bits of a tile to the cells. Every bit of a cell that does not exist must be 0.
 void put_tile(Cells& cells, BlockShape block, std::int64_t row, std::int64_t col,
               const std::uint64_t* words) {
   for (std::int64_t r = 0; r < block.block_q; ++r) {
@@ -72,7 +72,7 @@ Cells cells_of(const ParametricMask& mask) {
       const std::int64_t begin = mask.cu_seqlens[d], end = mask.cu_seqlens[d + 1];
       same_document = same_document || (begin <= pos && pos < end && begin <= k && k < end);
     }
-    // k <= pos + right and k >= pos - left, without overflow: k - pos is small.
+    // k <= pos + right and k >= pos - left do not overflow in this form, because k - pos is small.
     const bool sees_right = k - pos <= mask.right;
     const bool sees_left = mask.left >= pos - k;
     return mask.kv_begin <= k && k < mask.kv_end && same_document &&

@@ -1,5 +1,5 @@
-// The slow obvious oracle of the format tests: one char per cell, each format read by its
-// definition.
+// The oracle of the format tests. It is slow and simple: one char holds a cell, and each format is
+// read by its definition.
 #pragma once
 
 #include <random>
@@ -43,18 +43,20 @@ Cells cells_of(const BcsrMask& mask);
 Cells cells_of(const ColumnIntervals& mask);
 Cells cells_of(const DenseBits& mask);
 Cells cells_of(const BlockMask& mask, std::int64_t group);
-/// Rows [q_begin, q_end), keys [kv_begin, kv_end).
+/// Returns rows [q_begin, q_end), keys [kv_begin, kv_end).
 Cells crop_cells(const Cells& cells, std::int64_t q_begin, std::int64_t q_end,
                  std::int64_t kv_begin, std::int64_t kv_end);
 
-/// A random mask: noise of some density, windows, documents, strides, key live ranges, or mixtures.
+/// Returns a random mask: noise of some density, windows, documents, strides, live ranges of keys,
+/// or mixtures of these.
 Cells random_cells(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len);
 BlockShape random_block(std::mt19937& rng);
 std::int64_t pick(std::mt19937& rng, std::int64_t low, std::int64_t high);  // both included
 
-/// One group, one batch element, one head.
+/// Makes a mask of one group, one batch element and one head.
 BlockMask block_mask_of(const Cells& cells, BlockShape block);
-/// Several batch elements and heads, each with one of `masks` at random; equal lengths in all.
+/// Makes a mask of several batch elements and heads. Each pair has one of `masks`, chosen at
+/// random; all have equal lengths.
 BlockMask random_block_mask(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len,
                             BlockShape block);
 

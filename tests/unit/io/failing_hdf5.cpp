@@ -1,6 +1,6 @@
-// An HDF5 that fails in any way wanted: this program's H5Pset_fclose_degree, which every opening of
-// a file for reading calls, stands before the library's. The environment variable FDMA_TEST_HDF5
-// says what it does; without it the library's is called.
+// Makes HDF5 fail on request. This program's H5Pset_fclose_degree stands before that of the
+// library, and every opening of a file for reading calls it. The environment variable
+// FDMA_TEST_HDF5 says what it does; without the variable it calls the library's function.
 #include <dlfcn.h>
 #include <hdf5.h>
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-// Small edits of HDF5 files, to make them wrong in one place.
+// Edits HDF5 files so that they are wrong in one place.
 #pragma once
 
 #include <hdf5.h>
@@ -9,7 +9,7 @@
 
 namespace fdma::testing {
 
-/// An HDF5 file open for editing; every call aborts the test program if HDF5 refuses.
+/// An HDF5 file that is open for editing. Every call aborts the test program if HDF5 refuses.
 class FileEdit {
  public:
   explicit FileEdit(const std::string& path);       ///< an existing file
@@ -29,7 +29,8 @@ class FileEdit {
   void attribute(const std::string& object, const std::string& name, const std::string& text,
                  bool is_variable = false);
 
-  /// A contiguous dataset of `type` (in the file and in memory) unless `creation` says otherwise.
+  /// Makes a contiguous dataset of `type` (in the file and in memory) unless `creation` says
+  /// otherwise.
   void dataset(const std::string& name, hid_t file_type, hid_t memory_type,
                const std::vector<hsize_t>& extents, const void* values,
                hid_t creation = H5P_DEFAULT);
@@ -41,12 +42,12 @@ class FileEdit {
   hid_t file_ = -1;
 };
 
-/// The enumeration that h5py writes for booleans, over 8-bit integers. The caller closes it.
+/// Returns the enumeration over 8-bit integers that h5py writes for booleans. The caller closes it.
 hid_t make_boolean_type();
-/// IEEE float16 in the given byte order. The caller closes it.
+/// Returns IEEE float16 in the given byte order. The caller closes it.
 hid_t make_half_type(H5T_order_t order);
 
-/// An HDF5 type that is closed with the object.
+/// Owns an HDF5 type and closes it.
 class Type {
  public:
   explicit Type(hid_t id) : id_(id) {}
@@ -59,7 +60,7 @@ class Type {
   hid_t id_;
 };
 
-/// Extents and storage of a dataset.
+/// The extents and the storage of a dataset.
 struct DatasetSpec {
   std::vector<hsize_t> extents;
   std::vector<hsize_t> chunk;  // empty: contiguous

@@ -1,4 +1,4 @@
-// The main function of test_io: the program reads for its own IsolatedReaders.
+// The main function of test_io. The program is also the child process of its own IsolatedReaders.
 #include <gmock/gmock.h>
 
 #include "fdma/io/isolated_reader.hpp"

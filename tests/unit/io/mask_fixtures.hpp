@@ -1,4 +1,4 @@
-// Masks of every format made cell by cell, without the conversions under test elsewhere, and
+// Makes masks of every format cell by cell, without the conversions that other tests test, and
 // temporary folders.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace fdma::testing {
 
-/// A folder that disappears with the object.
+/// A folder that is removed with the object.
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -30,7 +30,7 @@ class TemporaryFolder {
 std::string read_bytes(const std::string& path);
 void write_bytes(const std::string& path, const std::string& bytes);
 
-/// True cells of a mask, as a function and as a table.
+/// The true cells of a mask, as a function and as a table.
 using CellRule = std::function<bool(std::int64_t q, std::int64_t k)>;
 struct Cells {
   std::int64_t q_len;
@@ -49,11 +49,11 @@ BcsrMask bcsr_of(const Cells& cells, BlockShape block);
 BlockBitset bitset_of(const Cells& cells, BlockShape block);
 ColumnIntervals columns_of(const Cells& cells);
 DenseBits dense_of(const Cells& cells);
-/// causal & window(left + 1)
+/// The cells of causal & window(left + 1).
 ParametricMask parametric_of(std::int64_t q_len, std::int64_t kv_len, std::int64_t left);
 
-/// One mask of two batch elements and three heads with three groups in `format`, lengths 70 x 100,
-/// block 32 x 16.
+/// Returns one mask of two batch elements and three heads with three groups in `format`. Its
+/// lengths are 70 x 100, its blocks 32 x 16.
 BlockMask make_mask(MaskFormat format);
 
 }  // namespace fdma::testing

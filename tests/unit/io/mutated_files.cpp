@@ -1,5 +1,5 @@
-// Structures are found by what they begin with: signatures (TREE, SNOD, HEAP, OHDR and others), and
-// object headers of version 1, which have none, by the addresses in symbol table nodes.
+// Structures are found by their first bytes: signatures such as TREE, SNOD, HEAP and OHDR. Object
+// headers of version 1 have no signature; the addresses in symbol table nodes lead to them.
 #include "mutated_files.hpp"
 
 #include <hdf5.h>
@@ -17,7 +17,7 @@
 #include "io/hdf5/h5_handle.hpp"
 #include "mask_fixtures.hpp"
 
-// HDF5's own, for files whose checksums are to be right.
+// These functions are HDF5's own; they make the checksums of files right.
 extern "C" std::uint32_t H5_checksum_metadata(const void* data, std::size_t bytes,
                                               std::uint32_t start);
 
@@ -47,7 +47,7 @@ std::vector<std::size_t> positions_of(const std::string& bytes, std::string_view
   return found;
 }
 
-// Headers of version 1 that symbol table nodes and the superblock name.
+// Returns the headers of version 1 that symbol table nodes and the superblock name.
 std::vector<std::size_t> old_headers(const std::string& bytes) {
   std::vector<std::size_t> headers;
   const auto add = [&](std::uint64_t at) {
@@ -69,7 +69,7 @@ struct Message {
   std::size_t size;
 };
 
-// Messages of the first piece of an object header of version 1.
+// Returns the messages in the first block of an object header of version 1.
 std::vector<Message> messages_of(const std::string& bytes, std::size_t header) {
   std::vector<Message> messages;
   const std::size_t end =
@@ -82,7 +82,7 @@ std::vector<Message> messages_of(const std::string& bytes, std::size_t header) {
   return messages;
 }
 
-// A new object header and the end of its first piece, where its checksum lies.
+// Returns the place of the checksum of a new object header, at the end of its first block.
 std::optional<std::size_t> checksum_of(const std::string& bytes, std::size_t header) {
   const auto flags = static_cast<unsigned char>(load<char>(bytes, header + 5));
   std::size_t at = header + 6 + (flags & 0x20 ? 16 : 0) + (flags & 0x10 ? 4 : 0);
@@ -162,7 +162,7 @@ class Mutator {
  private:
   std::size_t below(std::size_t bound) { return bound == 0 ? 0 : random_() % bound; }
 
-  // Numbers that programs get wrong.
+  // Returns a number with which programs often fail.
   std::uint64_t number(std::uint64_t old) {
     switch (below(12)) {
       case 0:
@@ -238,7 +238,7 @@ class Mutator {
     }
   }
 
-  // A number of eight bytes for which `is_likely` holds.
+  // Changes a number of eight bytes for which `is_likely` holds.
   void change_number(const std::function<bool(std::uint64_t)>& is_likely) {
     for (int tries = 0; tries < 500; ++tries) {
       const std::size_t at = below(bytes_.size() / 8) * 8;
@@ -268,7 +268,7 @@ void add_mask_files(const std::string& path, std::vector<SeedFile>& seeds) {
     if (!write_masks(path, {{"m", mask}})) std::abort();
     seeds.push_back({SeedKind::mask, std::string(to_string(format)), read_bytes(path)});
   }
-  // Large enough that arrays are chunked, shuffled and deflated.
+  // The masks are large enough that arrays are chunked, shuffled and deflated.
   BlockMask large;
   large.shape.q_lens = {900};
   large.shape.kv_lens = {1000};
@@ -312,7 +312,7 @@ void add_dense_files(const std::string& path, std::vector<SeedFile>& seeds) {
     const hid_t space = H5Screate_simple(2, extents.data(), nullptr);
     const hid_t dataset =
         H5Dcreate2(file, "mask", type, space, H5P_DEFAULT, creation.get(), H5P_DEFAULT);
-    // Additive: 0 keeps, and so does every value of the zeros that conversion leaves.
+    // The mask is additive: 0 keeps a key, also where a conversion leaves zeros.
     std::vector<float> additive;
     for (const std::int8_t value : values) additive.push_back(value != 0 ? 0.0f : -65504.0f);
     const herr_t written =

@@ -1,5 +1,5 @@
-// HDF5 files that were right once and are changed in ways that a reader must survive: bits, fields
-// of the format's structures, cuts, and pieces of other files.
+// Changes valid HDF5 files in ways that a reader must survive: in bits, in fields of the format's
+// structures, by cuts, and by parts of other files.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace fdma::testing {
 
-/// What a seed file holds, and with it how it is read.
+/// The content of a seed file, which says how the file is read.
 enum class SeedKind { mask, dense, flex, flash_mask, bsr };
 inline constexpr const char* kSeedKinds[] = {"mask files", "dense", "FlexAttention", "FlashMask",
                                              "BSR"};
@@ -20,9 +20,9 @@ struct SeedFile {
   std::string bytes;  ///< a valid file
 };
 
-/// Mask files of every format, plain and compressed; dense masks of several types, contiguous,
-/// chunked, with every usual filter, of the old and the newest file layout; other systems' groups.
-/// Made in `folder`.
+/// Makes the seed files in `folder`: mask files of every format, plain and compressed; dense masks
+/// of several types, contiguous and chunked, with every usual filter, in the old and the newest
+/// file layout; groups of other systems.
 std::vector<SeedFile> seed_files(const std::string& folder);
 
 /// How a file is changed.
@@ -41,8 +41,8 @@ inline constexpr const char* kMutations[] = {"flip bits",      "set bytes",   "c
                                              "truncate",       "splice"};
 inline constexpr int kNumMutations = 8;
 
-/// `bytes` after one to three mutations of kind `mutation`. Checksums of the newer file layout are
-/// put right in half of the cases, so that the change is not the end of reading.
+/// Returns `bytes` after one to three mutations of kind `mutation`. In half of the cases the
+/// checksums of the newer file layout are made right, so that reading goes on behind the change.
 std::string mutated(const std::string& bytes, const std::string& other, Mutation mutation,
                     std::mt19937_64& random);
 

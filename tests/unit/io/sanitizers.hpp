@@ -1,5 +1,5 @@
-// Whether this program was built with AddressSanitizer, which ends a process by an exit code where
-// the system would send a signal, and where memory runs out.
+// Whether this program was built with AddressSanitizer. It ends a process by an exit code where the
+// system would send a signal, and where memory runs out.
 #pragma once
 
 namespace fdma::testing {

@@ -1,5 +1,5 @@
-// Under ThreadSanitizer the libraries that masks are made with run on one thread: they use the
-// oneTBB of the system, whose waiting ThreadSanitizer does not see. Kernels do not (tests/tsan).
+// Under ThreadSanitizer the libraries that make masks run on one thread, because they use the
+// system's oneTBB, whose waits ThreadSanitizer does not see. Kernels do not use it (tests/tsan).
 #if defined(__SANITIZE_THREAD__)
 #include <tbb/global_control.h>
 

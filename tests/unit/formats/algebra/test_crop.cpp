@@ -1,4 +1,4 @@
-// Crops in every format, aligned and not.
+// Crops in every format, at block borders and elsewhere.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>

@@ -1,4 +1,5 @@
-// Set algebra against the cells, in every format and for unequal blocks, and its laws.
+// Tests the laws of set algebra, and set algebra against the cells in every format and for unequal
+// blocks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -31,7 +32,7 @@ bool holds(SetOperation operation, bool a, bool b) {
   return false;
 }
 
-/// Cells that often have a closed form, so that every format takes part.
+/// Returns cells that often have a closed form, so that every format takes part.
 Cells random_simple_cells(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len) {
   if (pick(rng, 0, 2) == 0) return testing::random_cells(rng, q_len, kv_len);
   const std::int64_t offset = pick(rng, -40, 40), left = pick(rng, 0, 200), size = pick(rng, 1, 90);
@@ -51,7 +52,7 @@ Cells random_simple_cells(std::mt19937& rng, std::int64_t q_len, std::int64_t kv
   });
 }
 
-/// The mask in a random format that can hold it.
+/// Returns the mask in a random format that can hold it.
 BlockMask in_random_format(std::mt19937& rng, const BlockMask& mask, BlockShape block) {
   while (true) {
     auto made = convert(mask, static_cast<MaskFormat>(pick(rng, 0, 5)), block);
@@ -59,7 +60,7 @@ BlockMask in_random_format(std::mt19937& rng, const BlockMask& mask, BlockShape 
   }
 }
 
-/// One stored mask in a random format and block.
+/// Returns one stored mask in a random format and block.
 BlockMask random_mask(std::mt19937& rng, const Cells& cells) {
   const BlockShape block = testing::random_block(rng);
   return in_random_format(rng, testing::block_mask_of(cells, block), block);
@@ -82,7 +83,7 @@ TEST(SetAlgebra, CombinesCellByCell) {
       RC_ASSERT(made->format() == MaskFormat::segment);
       RC_ASSERT(made->block == mask_a.block);
       RC_ASSERT(testing::cells_of(*made, 0) == expected);
-      // Canonical: the arrays that the cells alone determine.
+      // The arrays are canonical: the cells alone determine them.
       RC_ASSERT(std::get<0>(made->groups)[0] ==
                 segment_from_dense(testing::dense_of(expected), made->block));
     }
@@ -157,7 +158,7 @@ TEST(SetAlgebra, HoldsTheLaws) {
     };
     BlockMask a = make();
     BlockMask b = make(), c = make();
-    // Batches and heads of one mask for all three: laws are about cells.
+    // b and c have one batch element and head, because the laws are about cells.
     b = testing::block_mask_of(testing::cells_of(b, 0), block);
     c = in_random_format(rng, testing::block_mask_of(testing::cells_of(c, 0), block),
                          testing::random_block(rng));

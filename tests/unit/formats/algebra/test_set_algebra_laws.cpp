@@ -1,5 +1,5 @@
-// The laws of sets, for random masks of any formats and blocks against the cells, and at a million
-// tokens by counting pairs.
+// Tests the laws of sets. Random masks of any formats and blocks are compared with the cells, masks
+// of a million tokens by counts of pairs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -21,7 +21,7 @@ using testing::pick;
 
 constexpr std::int64_t kMillion = 1048576;
 
-/// One stored mask in a random block and in a random format that can hold it.
+/// Returns one stored mask in a random block and in a random format that can hold it.
 BlockMask random_mask(std::mt19937& rng, const Cells& cells) {
   const BlockShape block = testing::random_block(rng);
   const BlockMask mask = testing::block_mask_of(cells, block);
@@ -31,7 +31,7 @@ BlockMask random_mask(std::mt19937& rng, const Cells& cells) {
   }
 }
 
-/// Cells with and without a closed form.
+/// Returns cells with and without a closed form.
 Cells random_law_cells(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len) {
   if (pick(rng, 0, 1) == 0) return testing::random_cells(rng, q_len, kv_len);
   const std::int64_t offset = pick(rng, -40, 40), left = pick(rng, 0, 90), size = pick(rng, 1, 90);
@@ -51,7 +51,7 @@ Cells random_law_cells(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_le
   });
 }
 
-/// Equal as masks in every way that there is.
+/// The masks are equal by every comparison that there is.
 void assert_equal(const BlockMask& a, const BlockMask& b) {
   RC_ASSERT(equal_cells(a, b));
   RC_ASSERT(mask_hash(a) == mask_hash(b));
@@ -128,7 +128,8 @@ TEST(SetAlgebraLaws, ShiftsCropsAndTranspositions) {
     const auto [q_len, kv_len, a, b, c] = random_masks(seed, rng);
     const std::int64_t dq = pick(rng, -90, 90), dk = pick(rng, -90, 90);
     const auto operation = static_cast<SetOperation>(pick(rng, 0, 3));
-    // they go through every operation (a union of what came in from outside is empty)
+    // Shift, transpose and crop may come before or after every operation. Cells that come in from
+    // outside are empty either way.
     assert_equal(*shift(*combine(a, b, operation), dq, dk),
                  *combine(*shift(a, dq, dk), *shift(b, dq, dk), operation));
     assert_equal(*transpose(*combine(a, b, operation)),
@@ -140,7 +141,7 @@ TEST(SetAlgebraLaws, ShiftsCropsAndTranspositions) {
                  *combine(*crop(a, range), *crop(b, range), operation));
     assert_equal(*crop(*complement(a), range), *complement(*crop(a, range)));
     assert_equal(*complement(*transpose(a)), *transpose(*complement(a)));
-    // among themselves
+    // These are combined with each other.
     assert_equal(*transpose(*transpose(c)), c);
     assert_equal(*shift(*shift(c, dq, 0), 0, dk), *shift(c, dq, dk));
     assert_equal(*transpose(*shift(c, dq, dk)), *shift(*transpose(c), dk, dq));
@@ -149,7 +150,7 @@ TEST(SetAlgebraLaws, ShiftsCropsAndTranspositions) {
     const std::int64_t half_q = (q_end - q_begin) / 2, half_k = (k_end - k_begin) / 2;
     assert_equal(*crop(*crop(c, range), {0, half_q, 0, half_k, 0, 1, 0, 1}),
                  *crop(c, {q_begin, q_begin + half_q, k_begin, k_begin + half_k, 0, 1, 0, 1}));
-    // there and back loses what left the mask, and nothing else
+    // A shift there and back loses the cells that left the mask, and no others.
     const CropRange kept{std::max<std::int64_t>(-dq, 0),
                          std::min(q_len, q_len - dq),
                          std::max<std::int64_t>(-dk, 0),
@@ -183,7 +184,7 @@ TEST(SetAlgebraLaws, BroadcastsEitherOperand) {
         assert_equal(*crop(right, head), *difference(single, one));
       }
     }
-    // Batches of the one and heads of the other meet in all pairs.
+    // One mask has batch elements and the other heads; all pairs of both are combined.
     BlockMask batches = one, rows = one;
     batches.shape.num_batches = 3;
     batches.group_of = {0, 0, 0};
@@ -196,7 +197,7 @@ TEST(SetAlgebraLaws, BroadcastsEitherOperand) {
   }));
 }
 
-// Masks of a million tokens by their bands, each with the number of its pairs.
+// A mask of a million tokens, made by its bands, and the number of its pairs.
 struct Known {
   std::string name;
   BlockMask mask;
@@ -259,7 +260,8 @@ TEST(SetAlgebraLaws, CountsAtAMillionTokens) {
       EXPECT_TRUE(equal_cells(*unite(a.mask, b.mask), *unite(b.mask, a.mask)));
     }
   }
-  // The lower half of a square document has as many pairs as the upper, and the diagonal once.
+  // The lower half of a square document has as many pairs as the upper half; both contain the
+  // diagonal.
   const BlockMask &causal = first[0].mask, &documents = second[2].mask;
   const std::int64_t lower = pairs_of(*intersect(causal, documents));
   EXPECT_EQ(2 * lower - kMillion, first[2].pairs);

@@ -1,5 +1,6 @@
-// Set algebra on the masks of today's training and inference: every pair of the mask suite against
-// words of dense bits, and masks of a million tokens against the expression compiled as a whole.
+// Tests set algebra on the masks of training and inference. Every pair of the mask suite is
+// compared with words of dense bits; masks of a million tokens are compared with the expression
+// compiled as a whole.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -45,7 +46,7 @@ BlockMask compile(const SuiteMask& mask) {
   return *std::move(lowered);
 }
 
-/// A specification over a million tokens in 263 documents, @len.
+/// Compiles a specification over a million tokens in 263 documents, @len.
 BlockMask compile_million(const std::string& spec) {
   SuiteMask mask = suite::packed_million().front();
   mask.spec = spec;
@@ -100,7 +101,7 @@ TEST(SetAlgebraMillion, EqualsTheExpressionCompiledAsAWhole) {
         ASSERT_TRUE(made);
         EXPECT_EQ(stored(*made), stored(compile_million(spec))) << spec;
       }
-      // Inclusion and exclusion, by counts.
+      // The counts follow inclusion and exclusion.
       EXPECT_EQ(pairs_of(masks[i]) + pairs_of(masks[j]),
                 pairs_of(*intersect(masks[i], masks[j])) + pairs_of(*unite(masks[i], masks[j])));
     }
@@ -130,7 +131,7 @@ TEST(SetAlgebraMillion, KeepsClosedFormsClosed) {
   EXPECT_EQ(form->size_bytes(), 72);
 }
 
-// Every second key: one bitmap on every tile.
+// Returns the mask of every second key, which has one bitmap on every tile.
 BlockMask stripes(std::int64_t n) {
   SegmentMask mask;
   mask.q_len = mask.kv_len = n;

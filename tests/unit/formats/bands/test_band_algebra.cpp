@@ -1,4 +1,4 @@
-// Masks as bands of rows, and set operations on bands beside those on tiles.
+// Tests masks as bands of rows, and compares set operations on bands with those on tiles.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -18,7 +18,7 @@ constexpr SetOperation kOperations[] = {SetOperation::intersection, SetOperation
                                         SetOperation::difference,
                                         SetOperation::symmetric_difference};
 
-/// Bands with bounds of slope -1, 0, 1 or 2, unions of a few of them, or anything.
+/// Returns bands with bounds of slope -1, 0, 1 or 2, unions of a few of them, or any cells.
 Cells random_banded_cells(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len) {
   if (pick(rng, 0, 5) == 0) return testing::random_cells(rng, q_len, kv_len);
   Cells cells(q_len, kv_len);
@@ -35,7 +35,7 @@ Cells random_banded_cells(std::mt19937& rng, std::int64_t q_len, std::int64_t kv
   return cells;
 }
 
-/// What RowBands promises of itself.
+/// Checks the invariants of RowBands.
 void check_invariants(const RowBands& bands) {
   std::int64_t done = 0;
   for (const RowBand& band : bands.bands) {
@@ -87,8 +87,8 @@ TEST(BandsFromSegment, LowersToTheSameMaskInAnyBlocks) {
   }));
 }
 
-/// The same cells as a valid mask that is not canonical: segments and runs cut at random places,
-/// full and empty tiles as bitmaps.
+/// Returns the same cells as a valid mask that is not canonical. Segments and runs are cut at
+/// random places, and full and empty tiles are stored as bitmaps.
 SegmentMask uncanonical(std::mt19937& rng, const SegmentMask& mask) {
   SegmentMask made = mask;
   made.runs.clear();

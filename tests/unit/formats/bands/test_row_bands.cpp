@@ -1,5 +1,5 @@
-// Closed-form lowering of bands against cells, and against the builder fed cell by cell: the arrays
-// must be equal.
+// Tests the lowering of bands against cells and against the builder that gets the mask cell by
+// cell. The arrays must be equal.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -72,7 +72,7 @@ void expect_cells(const SegmentMask& mask, const Cells& cells) {
   }
   const TileCounts counts = count_tiles(mask);
   EXPECT_EQ(counts.allowed_pairs, allowed);
-  // Tile classes and tile_cells, naively.
+  // Computes tile classes and tile_cells naively.
   std::int64_t full = 0, partial = 0;
   const std::int64_t block_q = mask.block.block_q, block_kv = mask.block.block_kv;
   std::vector<std::uint64_t> words(static_cast<std::size_t>(mask.words_per_bitmap()));
@@ -135,7 +135,7 @@ RowBands random_bands(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len
       if (pick(0, 1)) a.lo_slope = 0;
       a.lo_base = lo - a.lo_slope * begin;
       a.hi_base = hi - a.hi_slope * begin;
-      // Cut the band where the interval would leave the mask, empty, or meet its neighbour.
+      // Cuts the band where the interval would leave the mask, become empty or meet its neighbour.
       std::int64_t e = begin;
       for (; e < end; ++e) {
         const std::int64_t l = a.lo_base + a.lo_slope * e, h = a.hi_base + a.hi_slope * e;
@@ -222,7 +222,7 @@ TEST(SegmentFromColumns, EqualsTheBuilderFedCellByCell) {
   EXPECT_TRUE(has_none);
 }
 
-// Equal tile rows below each other, with what turns between them and without: the count of query
+// Equal tile rows lie below each other, with and without a change between them. The count of query
 // intervals and their list take such rows together.
 TEST(SegmentFromColumns, EqualsTheBuilderWhereTileRowsRepeat) {
   std::mt19937 rng(13);
@@ -233,7 +233,7 @@ TEST(SegmentFromColumns, EqualsTheBuilderWhereTileRowsRepeat) {
     const auto kv_len = static_cast<std::int64_t>(1 + rng() % (trial % 2 ? 20 : 120));
     Cells cells;
     for (unsigned groups = 1 + rng() % 4; groups > 0; --groups) {
-      // Tile rows of one pattern: nothing, all, or runs of some length down each key.
+      // The tile rows have one pattern: no cells, all cells, or runs of some length down each key.
       const unsigned density = rng() % 4, length = 1 + rng() % 40;
       Cells tile(static_cast<std::size_t>(block.block_q));
       for (std::size_t r = 0; r < tile.size(); ++r) {
@@ -272,7 +272,7 @@ TEST(SegmentFromColumns, EqualsTheBuilderWhereTileRowsRepeat) {
   EXPECT_TRUE(has_none);
 }
 
-// Few keys and nearly all of 2^31 rows empty: not a walk over 2^27 tile rows.
+// There are few keys, and nearly all of 2^31 rows are empty. No walk may go over 2^27 tile rows.
 TEST(RowBands, ManyRowsThatSeeNothingCostNothing) {
   const std::int64_t q_len = (std::int64_t{1} << 31) - 1;
   const RowBands bands{
@@ -287,7 +287,7 @@ TEST(RowBands, ManyRowsThatSeeNothingCostNothing) {
 TEST(RowBands, ManyEqualTilesOfARowCostNothing) {
   const std::int64_t kv_len = (std::int64_t{1} << 31) - 1;
   const auto end = static_cast<std::int32_t>(kv_len);
-  // Rows 3 to 6 see every key but the first; row 9 the keys of the middle.
+  // Rows 3 to 6 see every key but the first; row 9 sees the keys in the middle.
   const RowBands bands{
       16, kv_len, {{3, 7, 0, 1}, {9, 10, 1, 1}}, {{1, end, 0, 0}, {1000, end - 1000, 0, 0}}};
   const SegmentMask mask = segment_from_bands(bands, {16, 32});

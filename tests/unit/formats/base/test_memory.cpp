@@ -1,5 +1,5 @@
-// What is asked before memory is taken. Limits of the address space stand for a machine that has
-// less; they are set in a child process each.
+// Tests the questions that are asked before memory is taken. A limit of the address space, set in a
+// child process, stands for a machine with less memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -34,7 +34,7 @@ bool has_address_sanitizer() {
 #endif
 }
 
-/// What `text` gives in a child process that may take `bytes` more.
+/// Returns what `text` gives in a child process that may take `bytes` more.
 std::string with_memory(std::int64_t bytes, const std::function<std::string()>& text) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
@@ -135,7 +135,7 @@ TEST(ConversionBytes, AreThoseOfTheResult) {
   }
 }
 
-// 2^31 - 1 keys: 16 GiB of offsets, 16 GiB of intervals, 32 GiB on the way to them.
+// 2^31 - 1 keys take 16 GiB of offsets and 16 GiB of intervals, and 32 GiB while they are made.
 TEST(ConversionBytes, AreAskedForBeforeTheyAreTaken) {
   if (has_address_sanitizer()) GTEST_SKIP() << "sanitizers take the address space";
   const BlockMask mask = causal_mask(kMaxLength);

@@ -1,4 +1,4 @@
-// Parallel loops of a process that forks.
+// Tests parallel loops of a process that forks.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kCount = 1000;
 
-// The sum over a loop's indices, each counted once.
+// Returns the sum over the indices of a loop, each counted once.
 std::int64_t sum_of_loop() {
   std::atomic<std::int64_t> sum{0};
   in_arena(4, [&] {
@@ -30,7 +30,7 @@ std::int64_t sum_of_loop() {
 
 constexpr std::int64_t kSum = kCount * (kCount - 1);
 
-// Whether a forked child says yes, before it ends without destructors.
+// Returns the answer of a forked child, which ends without destructors.
 template <class Question>
 bool in_child(const Question& question) {
   const pid_t child = fork();

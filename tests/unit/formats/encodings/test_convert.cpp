@@ -1,4 +1,4 @@
-// Conversions: every pair of formats against cells, any block, any length.
+// Tests conversions between every pair of formats against the cells, for any block and length.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -24,7 +24,8 @@ SegmentMask causal(std::int64_t n, BlockShape block) {
   return segment_from_parametric(mask, block);
 }
 
-// Every format and block that the mask has, and every pair between them, must hold the same cells.
+// The mask is stored in every format and block that can hold it. Each of these and every conversion
+// between two of them must have the same cells.
 void expect_round_trips(std::mt19937& rng, const Cells& cells) {
   const BlockMask origin = block_mask_of(cells, testing::random_block(rng));
   ASSERT_EQ(cells_of(origin, 0), cells);
@@ -51,7 +52,7 @@ void expect_round_trips(std::mt19937& rng, const Cells& cells) {
       ASSERT_EQ(cells_of(*second, 0), cells)
           << to_string(from) << " " << block.block_q << " x " << block.block_kv << " to "
           << to_string(to) << " " << other.block_q << " x " << other.block_kv;
-      // Canonical: the way does not matter.
+      // The result is canonical, whichever way led to it.
       const auto direct = convert(origin, to, other);
       ASSERT_TRUE(direct);
       ASSERT_EQ(second->groups, direct->groups) << to_string(from) << " to " << to_string(to);

@@ -1,4 +1,4 @@
-// Bytes of 0 and 1 to bits, and back.
+// Tests the packing of bytes 0 and 1 into bits and the reverse.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>

@@ -1,4 +1,4 @@
-// Closed forms: their meaning, and that they are found again from the cells.
+// Tests the meaning of closed forms, and that they are found again from the cells.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -30,7 +30,7 @@ std::vector<std::int64_t> random_documents(std::mt19937& rng, std::int64_t kv_le
   return cu;
 }
 
-// Anything that validates, crops included.
+// Returns any closed form that validates, crops included.
 ParametricMask random_parametric(std::mt19937& rng) {
   ParametricMask mask = everything(pick(rng, 0, 150), pick(rng, 0, 150));
   const auto distance = [&] { return pick(rng, 0, 2) == 0 ? kUnbounded : pick(rng, -30, 120); };
@@ -67,7 +67,8 @@ TEST(SegmentFromParametric, IsItsDefinition) {
         continue;
       }
       RC_ASSERT(cells_of(*found) == cells);
-      // A function of the cells: the same from other blocks, and found again from itself.
+      // The form is a function of the cells: other blocks give the same form, and so does the form
+      // itself.
       const auto again =
           parametric_from_segment(segment_from_parametric(*found, testing::random_block(rng)));
       RC_ASSERT(again.has_value());

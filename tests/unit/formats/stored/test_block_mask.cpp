@@ -1,4 +1,4 @@
-// Block masks: names of formats, shapes, grouping.
+// Tests the names of formats, the shapes and the groups of block masks.
 #include <gtest/gtest.h>
 
 #include "cell_oracle.hpp"

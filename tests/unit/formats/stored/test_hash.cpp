@@ -1,4 +1,4 @@
-// The two hashes of a mask.
+// Tests the two hashes of a mask.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -104,7 +104,7 @@ TEST(ContentHash, CoversEverythingStoredButTheSpec) {
   }
 }
 
-// Hashes are stored in files: their layout must not change unnoticed.
+// Files store hashes, so the layout of what is hashed must not change unnoticed.
 TEST(Hashes, AreFrozen) {
   ParametricMask causal;
   causal.q_len = causal.kv_len = causal.kv_end = 300;

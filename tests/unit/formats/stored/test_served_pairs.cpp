@@ -1,4 +1,5 @@
-// Masks of one element or head alone, through every operation that makes a mask of another.
+// Tests masks that hold for one batch element or head alone, through every operation that makes one
+// mask from another.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -12,7 +13,7 @@
 namespace fdma {
 namespace {
 
-// Causal, of so many elements and heads, as written with b and h.
+// Returns a causal mask of these counts of elements and heads, marked as written with b and h.
 BlockMask marked(std::int64_t batches = 1, std::int64_t heads = 1) {
   ParametricMask causal;
   causal.q_len = causal.kv_len = causal.kv_end = 32;

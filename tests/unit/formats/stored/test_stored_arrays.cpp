@@ -1,4 +1,4 @@
-// The arrays of a mask by name, and back with every check of a file.
+// Tests the arrays of a mask by name, and the reverse with every check that files get.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>

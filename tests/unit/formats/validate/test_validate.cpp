@@ -1,4 +1,5 @@
-// Validation: what is built passes; every corruption is named or harmless; nothing crashes.
+// Tests validation. Every mask that is built passes; every corruption is named or harmless; nothing
+// crashes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -20,7 +21,7 @@ using testing::pick;
 constexpr MaskFormat kFormats[] = {MaskFormat::segment, MaskFormat::parametric, MaskFormat::bitset,
                                    MaskFormat::bcsr,    MaskFormat::columns,    MaskFormat::dense};
 
-// A mask with full, bitmap and empty tiles in ragged lengths, in every format with blocks.
+// Returns a mask with full, bitmap and empty tiles and ragged lengths, in every format with blocks.
 Cells sample_cells() {
   return testing::make_cells(70, 100, [](std::int64_t q, std::int64_t k) {
     return k <= q + 30 && !(q >= 32 && q < 48 && k >= 16 && k < 32);
@@ -218,7 +219,7 @@ TEST(ValidateBlockMask, ChecksCountsGroupsAndLengths) {
             "group 1: equal to group 0, expected to be stored once");
 }
 
-// Everything that reads a mask, as far as it is safe on any mask of valid structure.
+// Calls every function that reads a mask and is safe on any mask of valid structure.
 void use(const BlockMask& mask) {
   for (const MaskFormat format : kFormats) {
     const auto converted = convert(mask, format, {32, 16});
@@ -246,7 +247,7 @@ void mutate_array(std::mt19937& rng, std::vector<T>& values) {
   }
   auto& value =
       values[static_cast<std::size_t>(pick(rng, 0, static_cast<std::int64_t>(values.size()) - 1))];
-  // Any one number of the element.
+  // One number of the element changes.
   constexpr std::size_t width =
       std::is_same_v<T, std::int64_t> || std::is_same_v<T, std::uint64_t> ? 8 : 4;
   const std::size_t fields = sizeof(T) / width;

@@ -1,4 +1,4 @@
-// Terminal drawings.
+// Tests drawings on a terminal.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 

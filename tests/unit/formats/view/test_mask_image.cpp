@@ -1,4 +1,4 @@
-// Masks as pixels, against their cells.
+// Compares masks as pixels with their cells.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -15,7 +15,7 @@ SegmentMask segments_of(const Cells& cells, BlockShape block) {
   return segment_from_dense(testing::dense_of(cells), block);
 }
 
-// Live, existing cells of [q0, q1) x [k0, k1) cut to the mask.
+// Counts the live and the existing cells of [q0, q1) x [k0, k1) cut to the mask.
 std::pair<std::int64_t, std::int64_t> count(const Cells& cells, std::int64_t q0, std::int64_t q1,
                                             std::int64_t k0, std::int64_t k1) {
   std::int64_t live = 0;
@@ -58,7 +58,7 @@ TEST(Rasterize, PixelsAreTheirCells) {
             count(cells, q, q + image.cells_per_pixel_q, k, k + image.cells_per_pixel_kv);
         RC_ASSERT(image.densities[at] ==
                   static_cast<float>(static_cast<double>(live) / static_cast<double>(all)));
-        // A pixel inside one tile is of that tile's kind.
+        // A pixel inside one tile has the kind of that tile.
         const std::int64_t top = q / area_q * area_q;
         const std::int64_t left = k / area_kv * area_kv;
         RC_ASSERT(image.kinds[at] ==

@@ -1,6 +1,6 @@
-// Reading straight from the file against reading through HDF5, which serves as the oracle: random
-// element types, layouts, chunk shapes, filters, fill values, ranks and extents. Longer than most
-// files: one description of a dataset serves all of its tests.
+// Compares reading straight from the file with reading through HDF5, which is the oracle. Element
+// types, layouts, chunk shapes, filters, fill values, ranks and extents are random. The file is
+// long because all of its tests share one description of a dataset.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,8 +31,8 @@ Status must(Status status) {
   return status;
 }
 
-/// How a dataset is stored. Filters by letter, in their order: s shuffle, f fletcher32, z deflate,
-/// n nbit (HDF5's affair).
+/// How a dataset is stored. Letters stand for filters, in their order: s shuffle, f fletcher32, z
+/// deflate, n nbit (which only HDF5 reads).
 struct Storage {
   std::vector<hsize_t> extents;
   std::vector<hsize_t> chunk;
@@ -145,7 +145,7 @@ bool is_read_directly(const std::string& path, const DenseReadOptions& options) 
   return feed && *feed != nullptr;
 }
 
-/// Both ways give the same arrays, or the same error.
+/// Both ways give the same arrays or the same error.
 void expect_same(const std::string& path, DenseReadOptions options) {
   options.reads_directly = false;
   const auto ordinary = read_dense_mask(path, "/mask", options);
@@ -246,7 +246,7 @@ TEST_P(DirectRead, FindsTheSameBadCell) {
   }
 }
 
-// Large enough for several slabs, and for parts of a row.
+// The dataset is large enough for several slabs and for parts of a row.
 TEST(DirectReadOfLargeMasks, EqualsHdf5sOwnReading) {
   const TemporaryFolder folder;
   const std::string path = folder.file("d.h5");
@@ -297,7 +297,7 @@ TEST(DirectRead, LeavesWhatItCannotDoToHdf5) {
     EXPECT_FALSE(is_read_directly(path, {}));
     expect_same(path, {});
   }
-  // A type that HDF5 converts: 24 bits.
+  // HDF5 converts this type, which has 24 bits.
   const Element odd{"uint24",
                     [] {
                       const hid_t type = H5Tcopy(H5T_STD_U32LE);
@@ -313,7 +313,7 @@ TEST(DirectRead, LeavesWhatItCannotDoToHdf5) {
   expect_same(path, {});
 }
 
-// Chunks written raw: with a filter mask, of a wrong size, corrupt.
+// The chunks are written raw: with a filter mask, with a wrong size, or corrupt.
 class RawChunk : public ::testing::Test {
  protected:
   void write(const std::string& filters, std::uint32_t filter_mask,
@@ -349,7 +349,8 @@ TEST_F(RawChunk, RejectsWrongSizes) {
 }
 
 TEST_F(RawChunk, RejectsWhatInflatesToAnythingElse) {
-  // Stored deflate blocks: 2 bytes of header, 5 of block, the data, Adler-32.
+  // A deflate stream of stored blocks has 2 bytes of header, 5 bytes for each block, the data, and
+  // Adler-32.
   const auto zlib = [](std::uint16_t size) {
     std::vector<std::uint8_t> bytes = {0x78, 0x01, 1};
     for (const int value : {size & 255, size >> 8, ~size & 255, (~size >> 8) & 255}) {
@@ -393,7 +394,8 @@ TEST_F(RawChunk, RejectsWrongChecksums) {
   EXPECT_THAT(error(), HasSubstr("is too short for its checksum"));
 }
 
-// Chunks that follow one another in the file are read together; errors name the one they are in.
+// Chunks that follow one another in the file are read together. An error names the chunk that it is
+// in.
 TEST(DirectRead, NamesTheChunkThatIsCorrupt) {
   const TemporaryFolder folder;
   const std::string path = folder.file("d.h5");

@@ -29,7 +29,7 @@ void expect_within_limits(const DenseGeometry& geometry, std::int64_t element_by
   EXPECT_LE(bits, std::max(DenseGeometry::kWindowBytes, 260 * (geometry.extents[3] + 256) / 8));
 }
 
-// Every cell lies in exactly one slab, and bands and groups end where they say.
+// Every cell lies in exactly one slab, and bands and groups end where the slabs say so.
 TEST(DenseGeometry, CoversEveryCellOnce) {
   std::mt19937_64 random(1);
   for (int trial = 0; trial < 300; ++trial) {

@@ -1,5 +1,5 @@
-// Dense masks of every kind against a naive reader. Longer than most files: one table of kinds
-// serves all of its tests.
+// Compares dense masks of every kind with a naive reader. The file is long because all of its tests
+// share one table of kinds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ using testing::write_dataset;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Random cells with structure: some tiles empty, some full.
+// Returns random cells of which some tiles are empty and some full.
 std::vector<bool> random_cells(std::size_t count, std::mt19937_64& random) {
   std::vector<bool> cells(count);
   for (std::size_t i = 0; i < count;) {
@@ -66,7 +66,7 @@ std::string error_of(const std::string& path, const DenseReadOptions& options, E
 
 class EveryKind : public ::testing::TestWithParam<Element> {
  protected:
-  // Writes cells as /mask: 0 and 1, or 0 and assorted values that mask.
+  // Writes cells as /mask: as 0 and 1, or as 0 and various values that mask.
   void write(const std::string& path, const std::vector<bool>& cells, const DatasetSpec& spec) {
     const Type type(GetParam().make_type());
     FileEdit file = FileEdit::create(path);
@@ -195,7 +195,7 @@ TEST(ReadDenseMask, ReadsBfloat16MarkedByItsAttribute) {
 TEST(ReadDenseMask, DropBelowIsInclusiveInEveryPrecision) {
   const TemporaryFolder folder;
   const std::string path = folder.file("d.h5");
-  // -2049 cannot be represented in float16; -0.1 in none of them.
+  // float16 cannot represent -2049, and no type here represents -0.1.
   for (const double drop_below : {-1e4, -2049.0, -0.1, -1.0, -70000.0, -kInfinity}) {
     for (int kind = 0; kind < 3; ++kind) {
       const Type type(kind == 0   ? testing::make_half_type(H5T_ORDER_LE)
@@ -327,7 +327,7 @@ TEST(ReadDenseMask, StoresIdenticalHeadsOnce) {
   }
   {
     FileEdit file = FileEdit::create(path);
-    // Chunks over two batch elements: planes arrive in another order than they are numbered.
+    // Chunks span two batch elements, so planes do not arrive in the order of their numbers.
     write_dataset(file, "/mask", {{2, 3, 64, 64}, {2, 1, 64, 64}}, H5T_STD_U8LE, H5T_NATIVE_UINT8,
                   bytes.data());
   }

@@ -1,5 +1,6 @@
-// Damaged chunk indices: HDF5 counts a chunk that it does not find as one that was never written,
-// and reads another mask from the file without a word. Here every reader refuses it.
+// Tests damaged chunk indices. HDF5 takes a chunk that it does not find for one that was never
+// written, and so reads another mask from the file without an error. Every reader here refuses such
+// a file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +16,7 @@
 #include "io/hdf5/h5_handle.hpp"
 #include "mask_fixtures.hpp"
 
-// HDF5's own, for structures whose checksums are to be right.
+// These functions are HDF5's own; tests call them where checksums must be right.
 extern "C" std::uint32_t H5_checksum_metadata(const void* data, std::size_t bytes,
                                               std::uint32_t start);
 
@@ -43,11 +44,11 @@ std::uint64_t load(const std::string& bytes, std::size_t at, std::size_t width =
   return value;
 }
 
-/// A 96 x 96 dataset in chunks of 32 x 32, all written, each chunk of values of its own, and the
-/// places of its index in the bytes of the file.
+/// A 96 x 96 dataset in chunks of 32 x 32, and the places of its index in the bytes of the file.
+/// All chunks are written, each with values of its own.
 class ChunkIndex : public ::testing::Test {
  protected:
-  /// Filters: z deflate, f fletcher32, s shuffle, n nbit (HDF5's affair).
+  /// Letters stand for filters: z deflate, f fletcher32, s shuffle, n nbit (which only HDF5 reads).
   void make(const std::string& filters, hid_t type = H5T_STD_U8LE, bool is_latest = false,
             bool is_unlimited = false) {
     const io::Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
@@ -86,7 +87,8 @@ class ChunkIndex : public ::testing::Test {
     EXPECT_NE(at, std::string::npos);
     return at;
   }
-  /// Where key `index` lies: bytes, filter mask, three coordinates; then the chunk's address.
+  /// Returns the place of key `index`. The key holds bytes, filter mask and three coordinates; the
+  /// address of the chunk follows.
   static std::size_t key_of(const std::string& bytes, std::size_t index) {
     return tree_of(bytes) + kHeaderBytes + index * 40;
   }
@@ -102,7 +104,7 @@ class ChunkIndex : public ::testing::Test {
     write_bytes(path_, bytes);
   }
 
-  /// What both ways of reading a dense mask, and a table, say.
+  /// Both ways of reading a dense mask, and reading a table, fail with this text.
   void expect_refused(const std::string& text) const {
     for (const bool reads_directly : {true, false}) {
       DenseReadOptions options;
@@ -232,7 +234,7 @@ TEST_F(ChunkIndex, RejectsDamagedNodesOfTheTree) {
   EXPECT_FALSE(read_table(path_, "/mask"));
 }
 
-// 4,096 chunks in a tree of three levels, written in random order.
+// The tree has 4,096 chunks in three levels, written in random order.
 class DeepTree : public ::testing::Test {
  protected:
   static constexpr hsize_t kCells = 256, kCellChunk = 4;
@@ -286,8 +288,8 @@ TEST_F(DeepTree, RejectsBoundsThatHideChunks) {
   EXPECT_GE(num_damaged, 2);
 }
 
-// The version 2 B-tree of datasets that may grow in two dimensions checks its bytes, but not what
-// they mean.
+// Datasets that may grow in two dimensions have a version 2 B-tree. It checks its bytes, but not
+// their meaning.
 TEST_F(ChunkIndex, RejectsRecordsThatNoLookUpFinds) {
   make("", H5T_STD_U8LE, true, true);
   expect_read();
@@ -332,7 +334,7 @@ TEST_F(ChunkIndex, KeepsWhatResizingLeaves) {
   }
 }
 
-// HDF5 takes as many bytes as a chunk has, whatever it inflates to.
+// HDF5 takes as many bytes as a chunk has, whatever size it inflates to.
 TEST_F(ChunkIndex, RejectsWhatInflatesToLessThroughTheLibrary) {
   const std::vector<std::uint8_t> short_chunk = {
       0x78, 0x01, 1, 4, 0, 0xfb, 0xff, 1, 1, 1, 1, 0x00, 0x0e, 0x00, 0x05};  // 4 bytes of 1
@@ -385,7 +387,7 @@ TEST_F(ChunkIndex, IsCheckedForFieldsOfInteropGroups) {
   EXPECT_THAT(group.error().message, HasSubstr("chunk coordinates [31, 31], expected multiples"));
 }
 
-// Arrays of mask files are whole: their hashes would tell, but not what is wrong.
+// Arrays of mask files are read whole. Their hashes would show a damage, but not its place.
 TEST_F(ChunkIndex, IsCheckedForArraysOfMaskFiles) {
   BlockMask large;
   large.shape.q_lens = {900};

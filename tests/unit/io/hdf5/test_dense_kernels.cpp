@@ -1,4 +1,4 @@
-// Vector code against one value at a time.
+// Compares vector code with code that takes one value at a time.
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
@@ -13,7 +13,7 @@
 namespace fdma::io {
 namespace {
 
-// Every instruction set that this machine has: its own best one is what other tests run.
+// Runs with every instruction set of this machine. Other tests run with the best one only.
 class EveryTarget : public ::testing::TestWithParam<std::int64_t> {
  protected:
   void SetUp() override {
@@ -29,7 +29,7 @@ class EveryTarget : public ::testing::TestWithParam<std::int64_t> {
 INSTANTIATE_TEST_SUITE_P(DenseKernels, EveryTarget, ::testing::Values(HWY_SSE4, HWY_AVX2, HWY_AVX3),
                          [](const auto& p) { return std::string(hwy::TargetName(p.param)); });
 
-// Values that mean something to the rule: kept, dropped, its limits.
+// Returns a value that matters to the rule: one that is kept, one that is dropped, or a limit.
 std::uint64_t random_pattern(const ValueRule& rule, std::mt19937_64& random) {
   if (!rule.is_floating) return random() % 2 == 0 ? 0 : rule.one;
   switch (random() % 5) {
@@ -121,7 +121,7 @@ TEST_P(EveryTarget, PacksWhatJudgeValueSays) {
   }
 }
 
-// Two boxes that meet inside a word, and stale bits where a box has whole words.
+// Two boxes meet inside a word, and a box of whole words finds stale bits there.
 TEST_P(EveryTarget, PacksIntoSharedWords) {
   const std::vector<std::byte> ones(200, std::byte{1});
   for (std::int64_t split = 1; split < 200; ++split) {

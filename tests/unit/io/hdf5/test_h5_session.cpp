@@ -1,4 +1,4 @@
-// What FDMA changes about the HDF5 library of its process while it is inside, and puts back.
+// Tests the settings of HDF5 that FDMA changes while it is inside the library, and restores.
 #include <gtest/gtest.h>
 #include <hdf5.h>
 

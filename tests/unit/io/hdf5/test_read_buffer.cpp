@@ -40,7 +40,7 @@ class ReadBufferTest : public ::testing::Test {
     place_ = *bytes;
     const auto place = reinterpret_cast<std::uintptr_t>(*bytes);
     EXPECT_EQ(place % 64, 0U);
-    // Half a page from the place in the file, to within a cache line.
+    // The place is half a page from the place in the file, to within a cache line.
     const std::uintptr_t line = static_cast<std::uintptr_t>(address) / 64 * 64;
     EXPECT_EQ((place - line) % 4096, 2048U);
     for (std::int64_t i = 0; i < size; ++i) {

@@ -1,5 +1,5 @@
-// Reading in a child process: the same results and errors as without one, and an error for
-// whatever happens to the child (failing_hdf5.cpp).
+// Tests reading in a child process. Results and errors are those of reading without one, and
+// whatever ends the child (failing_hdf5.cpp) is an error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -31,14 +31,14 @@ using ::testing::HasSubstr;
 using testing::TemporaryFolder;
 using Clock = std::chrono::steady_clock;
 
-// What HDF5 does in processes that are started while this exists.
+// Sets what HDF5 does in processes that are started during the lifetime of the object.
 class FailingHdf5 {
  public:
   explicit FailingHdf5(const char* what) { setenv("FDMA_TEST_HDF5", what, 1); }
   ~FailingHdf5() { unsetenv("FDMA_TEST_HDF5"); }
 };
 
-// A dense mask of 300 x 200 int8, causal.
+// Writes a causal dense mask of 300 x 200 int8.
 std::string dense_file(const TemporaryFolder& folder, const DatasetSpec& spec = {{300, 200}, {}}) {
   const std::string path = folder.file("dense.h5");
   std::vector<std::int8_t> values;
@@ -161,7 +161,7 @@ TEST_P(IsolatedReaderSurvives, AndNamesTheFileAndWhatHappened) {
         EXPECT_THAT(mask.error().message, HasSubstr(GetParam().message));
       }
     }
-    // A process that came to no harm keeps the environment it was started with.
+    // A process that was not harmed keeps the environment with which it was started.
     IsolatedReader other(options);
     EXPECT_TRUE(other.read_dense_mask(path, "/mask"));
   }
@@ -242,7 +242,7 @@ TEST(IsolatedReader, OutlivesTheThreadThatUsedItFirst) {
   EXPECT_EQ(reader.num_crashes(), 0);
 }
 
-// Reading processes of process `parent`, by their command lines.
+// Returns the number of reading processes of process `parent`, by their command lines.
 int num_readers_of(pid_t parent) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {

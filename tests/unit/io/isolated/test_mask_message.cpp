@@ -1,4 +1,4 @@
-// Messages between reading processes: what they hold is checked like a file.
+// Tests messages between reading processes. Their contents are checked as those of files are.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

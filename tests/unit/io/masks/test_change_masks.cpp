@@ -1,4 +1,4 @@
-// Masks into and out of files that hold others, and what else is in them.
+// Tests adding masks to files and removing them. Everything else in the files stays.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -138,7 +138,7 @@ TEST(AddMasks, RejectsFilesThatHoldNoMasksUnlessTheyAreToBeReplaced) {
   }
 }
 
-// Weights, attributes and a user block beside the masks.
+// The file holds weights, attributes and a user block beside the masks.
 std::string file_of_others(const TemporaryFolder& folder) {
   std::string path = folder.file("model.h5");
   EXPECT_TRUE(write_masks(
@@ -263,7 +263,7 @@ TEST(AddMasks, RejectsAFileThatIsOpenForWriting) {
   EXPECT_TRUE(add_masks(path, one("b", MaskFormat::bcsr)));
 }
 
-// In a child process, as limits cannot be raised again.
+// The test runs in a child process, because limits cannot be raised again.
 TEST(AddMasks, LeavesTheFileOnAFullDisk) {
   const TemporaryFolder folder;
   const std::string pure = folder.file("m.h5");

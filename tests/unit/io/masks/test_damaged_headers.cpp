@@ -1,4 +1,4 @@
-// Headers and chunks that HDF5 1.10 takes on their word, and later versions refuse.
+// Tests headers and chunks that HDF5 1.10 does not check and later versions refuse.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using testing::write_bytes;
 
 constexpr hsize_t kSide = 96;
 
-/// A 96 x 96 dataset of bytes 0 and 1: contiguous, or with one filter in one chunk.
+/// A 96 x 96 dataset of bytes 0 and 1. It is contiguous, or it has one filter and one chunk.
 class DamagedHeader : public ::testing::Test {
  protected:
   void make(H5Z_filter_t filter = H5Z_FILTER_NONE) {
@@ -39,7 +39,7 @@ class DamagedHeader : public ::testing::Test {
         H5Dwrite(dataset.get(), H5T_NATIVE_UINT8, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
   }
 
-  /// Overwrites the bytes `distance` behind the only place where `pattern` lies.
+  /// Overwrites the bytes that lie `distance` bytes behind the only place of `pattern`.
   void edit(const std::string& pattern, std::size_t distance, const std::string& value) {
     std::string bytes = read_bytes(path_);
     const std::size_t at = bytes.find(pattern);
@@ -49,7 +49,7 @@ class DamagedHeader : public ::testing::Test {
     write_bytes(path_, bytes);
   }
 
-  /// Overwrites the first bytes of the only chunk, whose address lies behind its key.
+  /// Overwrites the first bytes of the only chunk. The address of the chunk lies behind its key.
   void edit_chunk(const std::string& value) {
     std::string bytes = read_bytes(path_);
     const std::size_t tree = bytes.find(std::string("TREE\1", 5));

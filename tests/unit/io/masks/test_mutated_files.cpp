@@ -39,7 +39,7 @@ std::int64_t setting(const char* name, std::int64_t fallback) {
   return text != nullptr ? std::atoll(text) : fallback;
 }
 
-// How reading a file ended.
+// Counts how the reading of files ended.
 struct Counts {
   std::int64_t files = 0;
   std::int64_t valid = 0;
@@ -100,7 +100,7 @@ IsolationOptions isolation() {
   return options;
 }
 
-// Reads files with numbers first, first + step, ..
+// Reads the files with numbers first, first + step, ..
 class Worker {
  public:
   Worker(const std::vector<SeedFile>& seeds, const TemporaryFolder& folder, std::int64_t first)

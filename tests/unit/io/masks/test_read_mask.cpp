@@ -378,7 +378,7 @@ TEST(ReadMask, RejectsFilesTruncatedAnywhere) {
   }
 }
 
-// Whatever a flipped bit does, the result is an error or the mask as it was.
+// Whatever bit is flipped, the result is an error or the mask as it was.
 TEST(ReadMask, SurvivesFlippedBits) {
   const TemporaryFolder folder;
   std::mt19937_64 random(2);

@@ -88,7 +88,7 @@ TEST(ReadTable, RejectsExtentsBeyondMemory) {
   EXPECT_EQ(table.error().code, ErrorCode::out_of_memory);
 }
 
-// A gigabyte of zeros that nobody wrote, in a file of a kilobyte.
+// A file of a kilobyte holds a gigabyte of zeros that were never written.
 TEST(ReadTable, RejectsExtentsFarBeyondTheFile) {
   const TemporaryFolder folder;
   const std::string path = folder.file("t.h5");

@@ -213,7 +213,7 @@ TEST(TensorDataset, RejectsFiltersThatNoTensorIsStoredWith) {
   expect_error(path, "/twice", ErrorCode::corrupt_file, "deflated twice");
 }
 
-// Truncations and every changed byte of a small file give an error or a tensor, never a
+// Every truncation and every changed byte of a small file gives an error or a tensor, never a
 // crash.
 TEST(TensorDataset, SurvivesDamage) {
   const TemporaryFolder folder;

@@ -1,4 +1,4 @@
-// The file is long: every way in which a write can fail or be broken off has its test here.
+// The file is long because it has a test for every way in which a write can fail or be interrupted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -290,7 +290,8 @@ TEST(WriteMasks, RejectsFoldersWithoutPermission) {
   EXPECT_THAT(written.error().message, HasSubstr("Permission denied"));
 }
 
-// In a child process, as limits cannot be raised again and the signal is process-wide.
+// Runs `body` in a child process, because limits cannot be raised again and a signal is
+// process-wide.
 template <class Body>
 int exit_code_of(Body body) {
   const pid_t child = fork();
@@ -310,7 +311,8 @@ TEST(WriteMasks, LeavesNothingOnAFullDisk) {
   const std::string path = folder.file("m.h5");
   ASSERT_TRUE(write_masks(path, {{"m", make_mask(MaskFormat::bcsr)}}));
   const std::string before = testing::read_bytes(path);
-  // Every limit fails at another point: the superblock, a header, values, the last flush.
+  // Each limit makes the write fail at another point: the superblock, a header, values, the last
+  // flush.
   for (const rlim_t limit : {0, 100, 2048, 8000, 50000, 120000}) {
     const int code = exit_code_of([&] {
       signal(SIGXFSZ, SIG_IGN);

@@ -1,4 +1,4 @@
-// Calibration: the fit, the synthetic masks, and a profile of this machine.
+// Tests calibration: the fit, the synthetic masks, and a profile of this machine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,8 @@ TEST(FitNotNegative, FindsExactCoefficients) {
 
 TEST(FitNotNegative, GivesZeroToWhatIsNotMeasuredOrWouldBeNegative) {
   EXPECT_THAT(fit_not_negative({{{2, 0}, 4}}), ElementsAre(2, 0));
-  // Exactly only with a coefficient of -1: the best that is not negative is on the bound.
+  // Only a coefficient of -1 would fit exactly. The best fit without negative coefficients lies on
+  // the bound.
   const std::vector<double> bound = fit_not_negative({{{1, 0}, 3}, {{1, 1}, 2}});
   EXPECT_EQ(bound[1], 0);
   EXPECT_TRUE(fit_not_negative({}).empty());

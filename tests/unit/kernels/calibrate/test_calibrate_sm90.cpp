@@ -1,4 +1,5 @@
-// Calibration of the GPU kernel, without a GPU: its masks, and the fits on times of a known device.
+// Tests the calibration of the GPU kernel without a GPU: its masks, and fits on the times of a
+// known device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +23,7 @@ using ::testing::HasSubstr;
 constexpr BlockShape kTile{128, 128};
 constexpr int kWorkers = 132;
 
-/// A backward plan has the rows of `mask` if the call gets it transposed.
+/// Plans the mask. A backward plan gets it transposed, so that the plan has its rows.
 AttentionPlan plan_of(const OverlapMask& mask, Direction direction = Direction::forward,
                       std::int32_t head_dim = 128) {
   const int heads = kWorkers / std::gcd(kWorkers, static_cast<int>(kOverlapTileRows));
@@ -89,7 +90,7 @@ TEST(GatherMasks, AreListsAloneAndEvenOverTheirRows) {
   }
 }
 
-/// A device whose masks of rows take longer than their computation.
+/// Returns a device on which the masks of rows take longer than their computation.
 DeviceProfile known_device() {
   DeviceProfile profile;
   profile.name = "known";
@@ -105,7 +106,7 @@ DeviceProfile known_device() {
   return profile;
 }
 
-/// The calls of `masks` on a device with one kernel, of its head size.
+/// Returns the calls of `masks` on a device with one kernel, of its head size.
 std::vector<EvenCall> calls_of(const std::vector<OverlapMask>& masks, const DeviceProfile& device) {
   std::vector<EvenCall> calls;
   for (const OverlapMask& mask : masks) {
@@ -140,7 +141,7 @@ TEST(FitEvenCalls, IndexTilesCostNothingWhereNoCallGathers) {
   EXPECT_FALSE(fit_even_calls(calls_of(overlap_masks(), known_device()), kTile).tile.can_gather());
 }
 
-// Kernels of head size 64 compute whole index tiles: no call tells what a part of one would save.
+// Kernels of head size 64 compute whole index tiles, so no call shows what part of one would save.
 TEST(FitEvenCalls, FindsWhatWholeIndexTilesCost) {
   DeviceProfile known = known_device();
   known.kernels[0].head_dim = 64;

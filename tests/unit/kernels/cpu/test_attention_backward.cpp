@@ -1,6 +1,6 @@
-// Gradients on the CPU against those in float64: the masks of the mask suite with every pair of
-// choices of types, head sizes, groups of heads, lengths, tiles and layouts; masks that try a
-// walk's bookkeeping.
+// Tests gradients on the CPU against float64. The masks of the mask suite run with every pair of
+// choices of types, head sizes, groups of heads, lengths, tiles and layouts; further masks test the
+// bookkeeping of the walk.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <tbb/global_control.h>
@@ -33,7 +33,7 @@ using testing::suite_pair;
 
 constexpr DType kDTypes[] = {DType::float32, DType::bfloat16, DType::float16};
 constexpr std::int32_t kHeadDims[] = {64, 128, 256, 80, 8};
-// Query heads and KV heads: groups of 1, 3, 4 and all.
+// Query heads and KV heads: groups of 1, 3, 4 and all heads.
 constexpr std::pair<std::int32_t, std::int32_t> kHeads[] = {{2, 2}, {6, 2}, {8, 2}, {4, 1}};
 constexpr BlockShape kTiles[] = {{0, 0}, {16, 16}, {64, 128}, {128, 64}, {16, 256}};
 constexpr Layout kLayouts[] = {Layout::rows, Layout::head_major, Layout::padded};
@@ -51,7 +51,7 @@ CaseChoice small_choice(DType dtype = DType::float32) {
   return choice;
 }
 
-// One part of the covering array, so that parts can run side by side.
+// Runs one part of the covering array. Parts can run side by side.
 class BackwardMaskSuite : public ::testing::TestWithParam<int> {
  public:
   static constexpr int kNumParts = 6;
@@ -138,7 +138,7 @@ TEST(AttentionBackward, IsAccurateForRandomMasksOfEveryKindOfSegment) {
   EXPECT_GT(counts.empty_items, 0);
 }
 
-// The masks of the mask suite that have a closed form, by closed forms in place of segments.
+// The masks of the mask suite that have a closed form run by it in place of segments.
 TEST(AttentionBackward, IsAccurateByClosedForms) {
   std::size_t number = 0;
   for (int index : {0, 1, 2, 3, 4}) {
@@ -218,14 +218,15 @@ TEST(AttentionBackward, LayoutsGiveTheSameBits) {
   }
 }
 
-// NaN and infinity in a row or key reach the gradients of what sees it, and nothing else.
+// NaN and infinity in a row or key reach the gradients of the keys or rows that it meets, and no
+// others.
 TEST(AttentionBackward, KeepsNanWhereItIsSeen) {
   const Cells cells = testing::make_cells(
       200, 260, [](auto q, auto k) { return k <= q + 60 && k != 7 && (q % 3 != 0 || k % 2 == 0); });
   const MaskCase mask = testing::case_of("striped", cells, {128, 128});
   CpuFixture fixture;
   for (const double value : {std::nan(""), std::numeric_limits<double>::infinity()}) {
-    // Key 7 is seen by no row; row 3 sees even keys alone.
+    // No row sees key 7, and row 3 sees even keys only.
     BackendBackwardCase test_case(fixture, mask, {1, 1, 1}, small_choice());
     test_case.forward().k().set(0, 7, 0, 2, value);
     test_case.forward().v().set(0, 7, 0, 3, value);
@@ -247,7 +248,7 @@ TEST(AttentionBackward, KeepsNanWhereItIsSeen) {
   }
 }
 
-// Keys with a bias of -inf weigh nothing; rows that see only such keys have no gradient.
+// A key with a bias of -inf has weight 0. Rows that see only such keys have no gradient.
 TEST(AttentionBackward, TakesABiasOfMinusInfinityForAMask) {
   const MaskCase mask = testing::case_of(
       "halves", testing::make_cells(140, 500, [](auto q, auto k) { return (k < 250) == (q < 70); }),
@@ -293,7 +294,7 @@ TEST(AttentionBackward, CountsItemsAndStopsWhenCancelled) {
 
 class BackwardErrors : public ::testing::Test {
  protected:
-  // What the call says after `change`.
+  // Returns the error of the call after `change`.
   std::string error(void (*change)(AttentionPlan&, BackwardTensors&)) {
     const MaskCase mask = testing::case_of(
         "full", testing::make_cells(20, 30, [](auto, auto) { return true; }), {16, 16});

@@ -1,4 +1,4 @@
-// Attention by closed-form plans: the reference's results, the bits of plans of segments, and
+// Tests attention by closed-form plans: results of the reference, bits of plans of segments, and
 // lengths and documents that change from call to call.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -62,7 +62,7 @@ TEST(ClosedFormPlan, ComputesWhatPlansOfSegmentsDoBitByBit) {
   }
 }
 
-// A mask of another format has the closed form of its cells.
+// A mask of another format gets the closed form of its cells.
 TEST(ClosedFormPlan, TakesMasksOfEveryFormat) {
   for (const ParametricMask& form : testing::plain_forms(150, 170)) {
     const MaskCase each = testing::case_of("cells", testing::cells_of(form), {32, 32});
@@ -110,7 +110,8 @@ TEST(ClosedFormPlan, FollowsTheLengthsAndDocumentsOfEachCall) {
   }
 }
 
-// Decode: one plan for up to 600 keys; the window goes along with the length, sinks stay.
+// The calls decode by one plan for up to 600 keys. The window moves with the length, and sinks
+// stay.
 TEST(ClosedFormPlan, MovesAWindowWithTheLengthOfTheKeys) {
   ParametricMask form;
   form.q_len = 1;

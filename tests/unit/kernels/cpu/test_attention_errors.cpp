@@ -1,4 +1,5 @@
-// What attention_forward refuses: by name, and before anything is written.
+// Tests the calls that attention_forward refuses. The error names the argument, and nothing is
+// written.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +33,7 @@ class AttentionErrors : public ::testing::Test {
     return shape;
   }
 
-  // The error names `named`, has this code, and nothing was written.
+  // Checks that the error names `named` and has this code, and that nothing was written.
   void expect_rejected(const char* named, ErrorCode code,
                        const std::function<void(AttentionTensors&)>& change,
                        const AttentionOptions& options = {}) {
@@ -54,7 +55,7 @@ class AttentionErrors : public ::testing::Test {
   AttentionCase attention_;
 };
 
-// A tensor of the call by name, as a reference to its fields.
+// A tensor of the call by name, with references to its fields.
 struct TensorFields {
   const char* name;
   std::function<std::int64_t&(AttentionTensors&, int)> extent;
@@ -116,7 +117,7 @@ TEST_F(AttentionErrors, RejectsExtents) {
     for (int axis = 0; axis < (is_4d ? 4 : 3); ++axis) {
       expect_rejected(tensor.name, ErrorCode::shape_mismatch,
                       [&](AttentionTensors& t) { tensor.extent(t, axis) -= 1; });
-      // Longer tensors are fine along the lengths only.
+      // A tensor may be longer along its length dimension only.
       if (axis == length_axis) continue;
       expect_rejected(tensor.name, ErrorCode::shape_mismatch,
                       [&](AttentionTensors& t) { tensor.extent(t, axis) += 1; });
@@ -213,7 +214,7 @@ TEST_F(AttentionErrors, RejectsPlansOfOtherBackends) {
   expect_rejected("sm90", ErrorCode::unsupported, [](AttentionTensors&) {});
 }
 
-// The checks of this folder see what they look for.
+// The checks of this folder find what they look for.
 TEST_F(AttentionErrors, OneWrongElementIsNoticed) {
   ASSERT_TRUE(attention_.run(plan_));
   ASSERT_EQ(attention_.compare(mask_), "");

@@ -1,5 +1,6 @@
-// Attention on the CPU against dense attention in float64: the masks of the mask suite with every
-// pair of choices of types, head sizes, groups of heads, lengths, tiles, layouts and biases.
+// Tests attention on the CPU against dense attention in float64. The masks of the mask suite run
+// with every pair of choices of types, head sizes, groups of heads, lengths, tiles, layouts and
+// biases.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -22,9 +23,9 @@ using testing::TensorChoice;
 constexpr int kNumSuiteMasks = 13;
 constexpr DType kDTypes[] = {DType::float32, DType::bfloat16, DType::float16};
 constexpr std::int32_t kHeadDims[] = {8, 64, 80, 128, 256};
-// Query heads and KV heads: groups of 1, 3, 8 and all.
+// Query heads and KV heads: groups of 1, 3, 8 and all heads.
 constexpr std::pair<std::int32_t, std::int32_t> kHeads[] = {{2, 2}, {6, 2}, {16, 2}, {4, 1}};
-// q_len and kv_len of two batch elements; equal entries are given as uniform lengths.
+// q_len and kv_len of two batch elements. Equal entries are given as uniform lengths.
 struct Lengths {
   std::int64_t q[2];
   std::int64_t kv[2];
@@ -40,7 +41,8 @@ constexpr Lengths kLengths[] = {
 constexpr BlockShape kTiles[] = {{0, 0}, {16, 16}, {64, 128}, {128, 64}, {16, 256}};
 constexpr Order kOrders[] = {Order::rows, Order::head_major, Order::gaps, Order::reversed};
 
-// Mask `index` of the mask suite for both elements, or for the first where lengths are uniform.
+// Returns mask `index` of the mask suite for both elements, or for the first one if lengths are
+// uniform.
 MaskCase suite_mask(int index, const Lengths& lengths) {
   std::vector<MaskCase> cases;
   const bool is_uniform = lengths.q[0] == lengths.q[1] && lengths.kv[0] == lengths.kv[1];
@@ -68,7 +70,7 @@ TEST(CoveringArray, MeetsEveryPair) {
   }
 }
 
-// One part of the covering array, so that parts can run side by side.
+// Runs one part of the covering array. Parts can run side by side.
 class AttentionMaskSuite : public ::testing::TestWithParam<int> {
  public:
   static constexpr int kNumParts = 6;
@@ -104,7 +106,8 @@ TEST_P(AttentionMaskSuite, IsAsAccurateAsAnExplicitProduct) {
 INSTANTIATE_TEST_SUITE_P(Parts, AttentionMaskSuite,
                          ::testing::Range(0, AttentionMaskSuite::kNumParts));
 
-// Every name of the mask language at 1,024 tokens, small heads: all kinds of segments, many tiles.
+// Every name of the mask language runs at 1,024 tokens with small heads. All kinds of segments and
+// many tiles occur.
 TEST(AttentionForward, IsAccurateForEveryNameOfTheLanguage) {
   std::uint64_t seed = 1;
   for (const suite::SuiteMask& mask : suite::every_name(1024, 5)) {

@@ -1,5 +1,5 @@
-// What attention reads and writes, and that its bits depend on nothing else: threads, runs,
-// layouts, what was in memory before.
+// Tests which memory attention reads and writes, and that its bits depend on nothing else: not on
+// threads, runs, layouts or earlier contents of memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tbb/global_control.h>
@@ -21,7 +21,7 @@ using testing::MaskCase;
 using testing::Order;
 using testing::TensorChoice;
 
-// Two elements of different lengths, a mask for each of four heads.
+// Returns a mask of two elements of different lengths, with another mask for each of four heads.
 MaskCase ragged_case() {
   std::mt19937 rng(21);
   std::vector<MaskCase> cases;
@@ -46,7 +46,7 @@ PlanOptions small_tiles() {
 }
 
 TEST(AttentionBits, AreTheSameForAnyNumberOfThreadsAndEveryRun) {
-  // Machines with fewer cores would give fewer threads than asked for.
+  // A machine with fewer cores would give fewer threads than the call asks for.
   const tbb::global_control allow(tbb::global_control::max_allowed_parallelism, 8);
   const MaskCase mask = ragged_case();
   const auto plan = make_plan(mask.mask, ragged_shape(mask), {}, small_tiles());
@@ -103,7 +103,7 @@ TEST(AttentionBits, DoNotDependOnStridesAndAlignment) {
   }
 }
 
-// Heads of one KV tensor by stride 0, as an expanded tensor has them.
+// The heads of one KV tensor have stride 0, as those of an expanded tensor do.
 TEST(AttentionTensors, MayRepeatAnInputByStrideZero) {
   const MaskCase mask = testing::case_of(
       "causal", testing::make_cells(70, 70, [](auto q, auto k) { return k <= q; }), {16, 16});
@@ -132,7 +132,7 @@ TEST(AttentionTensors, MayBeLongerThanTheLengths) {
   const MaskCase mask = testing::case_of(
       "causal", testing::make_cells(40, 50, [](auto q, auto k) { return k <= q; }), {16, 16});
   const AttentionShape shape = testing::shape_for(mask.mask, 2, 2, 1);
-  // Storage of 2 x 60 rows of which the first 40 (50) exist.
+  // The storage has 2 x 60 rows, of which the first 40 (50) exist.
   AttentionShape longer = shape;
   longer.q_lens = {60};
   longer.kv_lens = {60};
@@ -238,7 +238,7 @@ TEST(AttentionProgress, StopsWhereItIsCancelled) {
   EXPECT_THAT(ran.error().message, HasSubstr("interrupted"));
   EXPECT_EQ(num_work_tiles_done, 0);
 
-  // While it runs: another thread cancels after the first work tile.
+  // Another thread cancels the call after the first work tile, while the call runs.
   is_cancelled = false;
   options.num_threads = 1;
   std::thread canceller([&] {
@@ -253,7 +253,7 @@ TEST(AttentionProgress, StopsWhereItIsCancelled) {
   EXPECT_EQ(attention.out().stray_writes(0xff), "");
 }
 
-// Several calls at once share nothing.
+// Several calls at the same time share nothing.
 TEST(AttentionBits, AreTheSameForCallsSideBySide) {
   const MaskCase mask = ragged_case();
   const auto plan = make_plan(mask.mask, ragged_shape(mask), {}, small_tiles());

@@ -1,8 +1,7 @@
-// NaN and infinity: where dense attention takes them, and nowhere else.
-//
-// Each test puts one bad number into inputs that are good, and compares with the float64 closed
-// form in every element: NaN where that is NaN, close where it is not. The mask has bitmap, row,
-// column and full tiles, so that keys that a row does not see lie in the tiles that it computes.
+// Tests that NaN and infinity reach the same results as in dense attention, and no others. Each
+// test puts one bad number into good inputs and compares every element with the float64 formula:
+// NaN where that is NaN, close elsewhere. The mask has bitmap, row, column and full tiles, so the
+// tiles that a row computes contain keys that it does not see.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +22,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kQLen = 150, kKvLen = 300;
 
-// Documents, causal, with noise and one live range per key in the middle; row 77 is empty.
+// Returns causal documents with noise and one live range per key in the middle. Row 77 is empty.
 const MaskCase& mask_of_all_kinds() {
   static const MaskCase mask = [] {
     std::mt19937 rng(1);
@@ -46,7 +45,7 @@ AttentionShape shape_of_mask() {
   return shape;
 }
 
-// How many rows of the last run have a NaN, and what differs from the float64 closed form.
+// The number of rows of the last run that have a NaN, and what differs from the float64 formula.
 struct NanReport {
   int num_rows = 0;
   std::string error;
@@ -85,7 +84,7 @@ NanReport compare_nans(AttentionCase& attention) {
   return report;
 }
 
-// Runs after `change`, in every mode of column tiles and several tile shapes, for 16-bit and 32-bit
+// Runs after `change` in every mode of column tiles and several tile shapes, for 16-bit and 32-bit
 // tensors. Returns the rows that have a NaN.
 template <class Change>
 int rows_with_nan(const Change& change) {
@@ -103,7 +102,7 @@ int rows_with_nan(const Change& change) {
         EXPECT_TRUE(plan);
         AttentionCase attention(shape, score, {});
         change(attention);
-        // A finite poison: a NaN that is left over would look like a result.
+        // The poison is finite, because a NaN that is left over would look like a result.
         EXPECT_TRUE(attention.run(*plan, {}, 0x11));
         const NanReport report = compare_nans(attention);
         EXPECT_EQ(report.error, "") << to_string(dtype) << " tile " << tile.block_q << "x"
@@ -115,7 +114,7 @@ int rows_with_nan(const Change& change) {
   return num_rows;
 }
 
-// Rows that see a key, times both query heads.
+// These are the rows that see a key, times both query heads.
 int rows_that_see(std::int64_t key) {
   int num_rows = 0;
   for (std::int64_t q = 0; q < kQLen; ++q)
@@ -183,7 +182,7 @@ TEST(AttentionNan, InEveryKeyThatNobodySeesReachesNobody) {
   }
 }
 
-// exp(inf - inf): the row is NaN, as in dense attention.
+// exp(inf - inf) makes the row NaN, as in dense attention.
 TEST(AttentionInfinity, AsALogitMakesTheRowNan) {
   for (const std::int64_t key : {5, 150, 299}) {
     EXPECT_EQ(rows_with_nan([key](AttentionCase& a) { a.bias().set(0, key, 0, 0, kInfinity); }),
@@ -197,7 +196,7 @@ TEST(AttentionInfinity, AsANegativeBiasHidesTheKey) {
     EXPECT_EQ(rows_with_nan([key](AttentionCase& a) { a.bias().set(0, key, 0, 0, -kInfinity); }), 0)
         << key;
   }
-  // Whole tiles of them, the first ones among them.
+  // Whole tiles have such keys, the first tiles among them.
   EXPECT_EQ(rows_with_nan([](AttentionCase& a) {
               for (std::int64_t k = 0; k < 140; ++k) a.bias().set(0, k, 0, 0, -kInfinity);
             }),
@@ -210,8 +209,9 @@ TEST(AttentionInfinity, AsAValueReachesTheRowsThatSeeItOnly) {
   }
 }
 
-// A masked cell is a logit of -inf, and so is a key with a bias of -inf: a row that has only such
-// keys is a row without keys, 0 and -inf. (0 / 0 in the dense formula, which a mask cannot mean.)
+// A masked cell has a logit of -inf, and so has a key with a bias of -inf. A row that sees only
+// such keys is a row without keys: its results are 0 and -inf. (The dense formula gives 0 / 0,
+// which a mask cannot mean.)
 TEST(AttentionInfinity, InEveryLogitOfARowIsARowWithoutKeys) {
   const MaskCase mask = testing::case_of(
       "halves", testing::make_cells(40, 200, [](auto q, auto k) { return (k < 100) == (q < 20); }),

@@ -1,5 +1,5 @@
-// Attention on the CPU with random masks, shapes, types and layouts; one mask per head; column
-// masks in every mode.
+// Tests attention on the CPU with random masks, shapes, types and layouts. Each head has a mask,
+// and column masks run in every mode.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -41,7 +41,7 @@ TEST(AttentionForward, IsAccurateForRandomMasksAndShapes) {
     AttentionShape shape =
         testing::shape_for(mask.mask, batch, static_cast<std::int32_t>(heads_kv * group),
                            static_cast<std::int32_t>(heads_kv));
-    // Any head size is allowed, not only multiples of a vector.
+    // Any head size is allowed, not only a multiple of a vector.
     shape.head_dim = static_cast<std::int32_t>(pick(rng, 1, 70));
     shape.head_dim_v = static_cast<std::int32_t>(pick(rng, 1, 70));
     // Each tensor has a type of its own.
@@ -106,8 +106,8 @@ TEST(AttentionForward, IsAccurateForColumnMasksInEveryMode) {
   }
 }
 
-// Logits hundreds apart: the online maximum moves by more than float32's exponent range from tile
-// to tile, up and down.
+// Logits differ by hundreds. The online maximum moves from tile to tile, up and down, by more than
+// the exponent range of float32.
 TEST(AttentionForward, IsAccurateWhereLogitsAreFarApart) {
   const MaskCase mask = testing::case_of(
       "all", testing::make_cells(70, 600, [](auto, auto) { return true; }), {64, 64});

@@ -1,5 +1,5 @@
-// Attention on the CPU over masks of few live keys: tiles, kv index lists and keys in another order
-// give results near those in float64, and the same bits every time.
+// Tests attention on the CPU over masks of few live keys. Tiles, kv index lists and permuted keys
+// give results near those in float64, and the same bits in every run.
 #include <gtest/gtest.h>
 
 #include "backend/attention_case.hpp"

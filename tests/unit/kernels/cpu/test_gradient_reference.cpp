@@ -1,4 +1,4 @@
-// The reference gradients against finite differences of the reference attention, in float64.
+// Compares the reference gradients with finite differences of the reference attention, in float64.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ using reference::HeadGradients;
 using reference::HeadProblem;
 using testing::Cells;
 
-// The loss whose gradients are wanted.
+// The loss whose gradients are tested.
 double loss(const HeadProblem& problem, const std::vector<double>& dout,
             const std::vector<double>& dlse) {
   const reference::HeadResult result = reference::attention_float64(problem);
@@ -48,7 +48,8 @@ class GradientReference : public ::testing::Test {
     return head;
   }
 
-  // Every element of `input` moved to both sides, against what `gradient` says of it.
+  // Moves every element of `input` to both sides, and compares the change of the loss with
+  // `gradient`.
   static void expect_slope(HeadProblem& head, std::vector<double>& input,
                            const std::vector<double>& gradient, const std::vector<double>& dout,
                            const std::vector<double>& dlse, const char* name) {
@@ -69,7 +70,7 @@ class GradientReference : public ::testing::Test {
 };
 
 TEST_F(GradientReference, IsTheSlopeOfTheLoss) {
-  // Row 4 sees no key, no row sees key 2, row 6 sees one.
+  // Row 4 sees no key, row 6 sees one key, and no row sees key 2.
   const Cells cells = testing::make_cells(9, 11, [](auto q, auto k) {
     if (q == 4 || k == 2) return false;
     return q == 6 ? k == 3 : (q * 7 + k * 5) % 3 != 0;
@@ -93,8 +94,8 @@ TEST_F(GradientReference, IsTheSlopeOfTheLoss) {
   }
 }
 
-// Explicit gradients in float32 are those of float64 but for float32's rounding; in bfloat16 they
-// are off by what its 8 bits cost, and not by nothing.
+// Explicit gradients in float32 equal those in float64 up to the rounding of float32. In bfloat16
+// the difference is that of 8 bits, and not 0.
 TEST_F(GradientReference, ExplicitOnesDifferByRounding) {
   const Cells cells = testing::make_cells(40, 50, [](auto q, auto k) { return k <= q + 10; });
   const HeadProblem head = problem(cells, 16, 16);

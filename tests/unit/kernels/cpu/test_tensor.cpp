@@ -19,7 +19,7 @@ TestTensor::TestTensor(DType dtype, std::int64_t batch, std::vector<std::int64_t
       heads_(heads),
       dim_(dim == 0 ? 1 : dim),
       is_rank3_(dim == 0) {
-  // In rank 3 the length is the last dimension, whose stride is 1.
+  // A tensor of rank 3 has the length as its last dimension, with stride 1.
   const std::int64_t row = is_rank3_ ? 1 : dim_ + (order == Order::gaps ? 3 : 0);
   if (is_rank3_ || order == Order::head_major) {
     const std::int64_t gap = is_rank3_ && order == Order::gaps ? 5 : 0;
@@ -64,7 +64,7 @@ void TestTensor::set(std::int64_t b, std::int64_t i, std::int64_t h, std::int64_
 void TestTensor::randomize(std::uint64_t seed, double scale) {
   suite::Random random(seed);
   for_each([&](std::int64_t at) {
-    // Four uniform numbers of variance 1/12 each, made one of variance 1.
+    // Four uniform numbers of variance 1/12 each are scaled to variance 1.
     double sum = -2;
     for (int i = 0; i < 4; ++i) sum += static_cast<double>(random.next() >> 11) * 0x1p-53;
     reference::encode(buffer_->data(), dtype_, at, sum * 1.7320508 * scale);

@@ -1,4 +1,4 @@
-// Dynamic Mask Attention on the CPU, and how calls on a GPU are planned.
+// Tests Dynamic Mask Attention on the CPU, and the plans of calls on a GPU.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ TEST(TileRooms, CausalHasWAndOneForEachFurtherQuery) {
 }
 
 TEST(TileRooms, KeysThatAppearTogetherCountWAtMost) {
-  // Documents of 100 tokens, everybody sees all: 20 of each.
+  // Every query of a document of 100 tokens sees all of its keys and keeps 20.
   ColumnIntervals mask{300, 300, {0}, {}};
   for (std::int32_t key = 0; key < 300; ++key) {
     mask.intervals.push_back({key / 100 * 100, key / 100 * 100 + 100});
@@ -272,10 +272,10 @@ TEST(KvWorklistRoom, SegmentsSuitTheNumberOfItems) {
   const dynamic_mask::KvWorklistRoom small = dynamic_mask::kv_worklist_room(4, 2048, 2048, 100, 1);
   EXPECT_EQ(small.segment_tiles, 8);  // for want of work tiles
   EXPECT_EQ(small.sum_rows(), 100);
-  // No less than a step of live ranges, 1,024 queries here.
+  // The value is at least a step of live ranges, which is 1,024 queries here.
   EXPECT_EQ(dynamic_mask::kv_worklist_room(1, 1 << 20, 1 << 20, 2048, 64).segment_tiles, 8);
-  // With an order: ranks of each work tile and tile; no more accumulator rows, two entries of a key
-  // in each, unless keys are cut often.
+  // With an order each work tile has a position at each tile. Two entries of a key share an
+  // accumulator row, so there are no more of these rows unless keys are cut often.
   dynamic_mask::KvWorklistRoom ordered = large;
   ordered.has_order = true;
   EXPECT_EQ(large.positions_capacity(), 0);

@@ -1,4 +1,4 @@
-// Device profiles: validation, interpolation between head sizes, JSON.
+// Tests device profiles: validation, interpolation between head sizes, JSON.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -81,7 +81,7 @@ TEST(DeviceProfile, WhatOnlySomeKernelsHaveMayBeMissing) {
   const Result<DeviceProfile> without_chunks = profile_from_json(of_tiles);
   ASSERT_TRUE(without_chunks) << without_chunks.error().message;
   EXPECT_EQ(without_chunks->kernels[1].gather_slowdown, 0.125);
-  // Profiles that were written before these members existed.
+  // Such a profile was written before these members existed.
   std::string old = plain;
   for (const char* line : {" \"burst_us\": 0.0,\n", " \"sustained_us\": 0.0,\n"}) {
     old = replaced(old, line, "");

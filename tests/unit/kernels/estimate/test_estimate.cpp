@@ -1,4 +1,4 @@
-// Savings reports: counts against cells taken one by one, structure at a million tokens, choices.
+// Tests savings reports: counts against single cells, structure at a million tokens, choices.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// A profile with these tile shapes whose costs are easy to add up.
+/// Returns a profile with these tile shapes and costs that are easy to add up.
 DeviceProfile profile_of(std::vector<BlockShape> tiles, std::int32_t num_workers = 4) {
   DeviceProfile profile;
   profile.name = "test";
@@ -70,7 +70,7 @@ struct CellCounts {
   std::int64_t allowed = 0, total = 0, full = 0, partial = 0, empty = 0, dead = 0;
 };
 
-/// By definition, cell by cell, over all pairs of the shape.
+/// Counts cells by definition, one by one, over all pairs of the shape.
 CellCounts count_by_cells(const MaskCase& mask, const AttentionShape& shape, BlockShape tile) {
   CellCounts counts;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
@@ -98,7 +98,7 @@ CellCounts count_by_cells(const MaskCase& mask, const AttentionShape& shape, Blo
   return counts;
 }
 
-/// Cells that the rule of DeviceProfile::skips_dead_keys computes in one tile.
+/// Counts the cells of one tile that the rule of DeviceProfile::skips_dead_keys computes.
 std::int64_t computed_by_cells(const Cells& cells, std::int64_t q, std::int64_t k, BlockShape tile,
                                std::int64_t stripe_rows) {
   const std::int64_t q_end = std::min(q + tile.block_q, cells.q_len);
@@ -154,7 +154,7 @@ TEST(Estimate, ComputedCellsFollowTheRuleOfStripes) {
   std::mt19937 rng(2);
   for (int trial = 0; trial < 60; ++trial) {
     const BlockShape tile = trial % 2 == 0 ? BlockShape{32, 48} : BlockShape{64, 64};
-    // Whole stripes of rows, so that no stripe is narrower than the others.
+    // All stripes are whole, so that no stripe is narrower than the others.
     const std::int64_t q_len = 16 * pick(rng, 1, 10);
     const MaskCase mask = case_of("random", random_cells(rng, q_len, pick(rng, 1, 150)), tile);
     const AttentionShape shape = with_head_dim(shape_for(mask.mask, 1, 1, 1), 64);
@@ -220,7 +220,8 @@ TEST(Estimate, BackwardCountsTheSameTiles) {
 }
 
 TEST(Estimate, TimeIsThatOfTheCosts) {
-  // 2 query tiles of 2 full and of 1 full tile; tiles cost 64 us, work tiles 3 us, a launch 1 us.
+  // The plan has 2 query tiles, of 2 full tiles and of 1. A tile costs 64 us, a work tile 3 us and
+  // a launch 1 us.
   const Cells cells =
       make_cells(256, 256, [](std::int64_t q, std::int64_t k) { return k < 128 || q >= 128; });
   const MaskCase mask = case_of("steps", cells, {128, 128});
@@ -242,7 +243,7 @@ TEST(Estimate, TimeIsThatOfTheCosts) {
 }
 
 TEST(Estimate, KeysThatMissL2CostMore) {
-  // 2 heads x 256 keys x 512 bytes: 256 KiB between two visits, halfway from 128 to 512 KiB.
+  // 2 heads of 256 keys of 512 bytes are 256 KiB between two visits, halfway from 128 to 512 KiB.
   const Cells cells = make_cells(256, 256, [](std::int64_t, std::int64_t) { return true; });
   const MaskCase mask = case_of("full", cells, {128, 128});
   const AttentionShape shape = with_head_dim(shape_for(mask.mask, 1, 2, 2), 64);
@@ -264,7 +265,8 @@ TEST(Estimate, KeysThatMissL2CostMore) {
 }
 
 TEST(Estimate, AMillionTokensCostNoMoreThanTheirItems) {
-  // What grows with cells or tiles cannot pass here: 2^40 cells, 67 million tiles a head.
+  // Code whose cost grows with cells or tiles would not finish here: there are 2^40 cells, and 67
+  // million tiles for each head.
   constexpr std::int64_t kLen = 1 << 20;
   const AttentionShape shape = square_shape(kLen, 32, 128);
   const DeviceProfile h200 = *shipped_profile("h200");
@@ -291,8 +293,8 @@ TEST(Estimate, AMillionTokensCostNoMoreThanTheirItems) {
 }
 
 TEST(Estimate, H200FiguresAreThoseThatItsConstantsCameFrom) {
-  // TFLOP/s on allowed pairs of the sm90 kernels, 32 heads of 8192 tokens, with masks that were not
-  // used to calibrate.
+  // Measured TFLOP/s on allowed pairs of the sm90 kernels, for 32 heads of 8192 tokens. Calibration
+  // did not use these masks.
   const DeviceProfile h200 = *shipped_profile("h200");
   AttentionShape shape = square_shape(8192, 32, 128);
   struct Figure {
@@ -325,7 +327,8 @@ TEST(Estimate, CallsWithoutAPauseTakeWhatThePowerLimitTakes) {
   EXPECT_DOUBLE_EQ(one.time_us, one.launch_us + one.schedule.makespan_us);
   EXPECT_DOUBLE_EQ(one.sustained_time_us,
                    one.launch_us + (1 + slowdown) * one.schedule.makespan_us);
-  // Where a call is long it is slow by itself, and a processor without such a limit is never.
+  // A long call is slow by itself, so both times are equal. A processor without such a limit is
+  // never slowed.
   AttentionShape many = square_shape(4096, 32, 128);
   many.batch = 2048;
   const PlanEstimate all = (*estimate(mask, many, h200)).masked;

@@ -1,5 +1,5 @@
-// Estimates of index tiles: what they cost beside full tiles, what a power limit takes of them,
-// and what of a list's last index tile counts.
+// Tests estimates of index tiles: their cost beside full tiles, the effect of a power limit, and
+// the cost of the last index tile of a list.
 #include <gtest/gtest.h>
 
 #include "fdma/formats/convert.hpp"
@@ -19,7 +19,8 @@ AttentionShape shape_of(std::int64_t q_len, std::int64_t kv_len, std::int32_t he
   return shape;
 }
 
-/// Every query sees the first `num_full` keys, and of `num_others` after them one in `step`.
+/// Every query sees the first `num_full` keys, and one in `step` of the `num_others` keys after
+/// them.
 BlockMask scattered(std::int64_t q_len, std::int64_t num_full, std::int64_t num_others,
                     std::int64_t step) {
   ColumnIntervals columns{q_len, num_full + num_others, {0}, {}};
@@ -76,7 +77,7 @@ TEST(EstimateGather, ThePowerLimitTakesOfTilesAndIndexTilesTheirOwnShares) {
 }
 
 TEST(EstimateGather, LastIndexTileOfAListCountsUnitsOf32Keys) {
-  // 43 of 128 keys, or 128 + 43.
+  // The list has 43 keys of 128, or 128 + 43.
   const auto cells_of = [](std::int64_t keys, DType dtype, std::int32_t head_dim = 128,
                            ScoreKind score = ScoreKind::none) {
     const AttentionPlan plan = gathering_plan(scattered(128, 0, 3 * keys, 3),

@@ -1,4 +1,4 @@
-// Simulated schedules: bounds that hold for every list of work tiles.
+// Tests bounds of simulated schedules that hold for every list of work tiles.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 namespace fdma {
 namespace {
 
-/// The same, by the slow definition: every work tile to the first of the workers that is free
-/// earliest.
+/// Computes the same by the slow definition: each work tile goes to the first of the workers that
+/// are free earliest.
 double makespan_by_definition(const std::vector<double>& work_tiles, int num_workers) {
   std::vector<double> free_at(static_cast<std::size_t>(num_workers), 0.0);
   for (const double us : work_tiles) *std::min_element(free_at.begin(), free_at.end()) += us;
@@ -89,7 +89,7 @@ TEST(SimulateSchedule, NoItemsTakeNoTime) {
 }
 
 TEST(SimulateSchedule, LongestFirstIsNeverFarFromTheBest) {
-  // Graham's bound: at most 4/3 of the optimum, which is at least the mean load.
+  // Graham's bound says at most 4/3 of the optimum, and the optimum is at least the mean load.
   std::mt19937 rng(3);
   std::vector<double> work_tiles(1000);
   for (double& us : work_tiles) us = 1 + static_cast<double>(rng() % 64);

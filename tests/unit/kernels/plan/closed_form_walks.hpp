@@ -1,5 +1,5 @@
-// Closed forms with lengths of a call, and what is asked of a walk over tiles whichever way the
-// mask is read: by queries (ClosedFormRows) or by keys (ClosedFormColumns).
+// Closed forms with the lengths of a call, and checks of a walk over tiles. The checks are the same
+// whether the mask is read by queries (ClosedFormRows) or by keys (ClosedFormColumns).
 #pragma once
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ struct ClosedFormCase {
 
   ClosedFormRows rows() const { return {closed_form, borders.data(), q_len, kv_len}; }
 
-  /// ParametricMask's words, in 64 bits.
+  /// Evaluates the definition of ParametricMask in 64 bits.
   bool sees(std::int64_t q, std::int64_t k) const {
     const std::int64_t pos = q + kv_len - q_len + closed_form.pos_shift;
     bool is_in_document = borders.empty();
@@ -47,7 +47,8 @@ struct ClosedFormCase {
   }
 };
 
-/// Causal masks, windows, prefixes, padding and an empty mask, one by one; without lengths.
+/// Returns causal masks, windows, prefixes, padding and an empty mask, one after another and
+/// without lengths.
 std::vector<ClosedFormCase> plain_closed_forms();
 
 class RandomClosedForm {
@@ -59,9 +60,10 @@ class RandomClosedForm {
   }
   bool one_in(std::int32_t n) { return pick(1, n) == 1; }
 
-  /// Planned for up to `most` rows and keys; the call's lengths are lower as often as not.
+  /// Returns a case planned for up to `most` rows and keys. In half of the cases the lengths of the
+  /// call are lower.
   ClosedFormCase make(std::int32_t most);
-  /// Packed documents over the same queries and keys, up to 90.
+  /// Returns packed documents over the same queries and keys, up to 90 of them.
   ClosedFormCase make_documents();
 
  private:
@@ -82,12 +84,11 @@ inline std::vector<VisitedTile> tiles_of(ClosedFormWalk walk) {
   return tiles;
 }
 
-/// What is wrong with the tile rows of a case read in one way; empty if nothing is.
-///
-/// `Side`: num_rows(), num_columns(), sees(row, column); walk(begin, end, block) of rows [begin,
-/// end); row_error(row, begin, end) of the interval of a row among them, band_error(begin, end) of
-/// their band. `is_tight`: exactly the tiles that are not empty, called full exactly where they
-/// are.
+/// Says what is wrong with the tile rows of a case read in one way; empty if nothing is. `Side` has
+/// num_rows(), num_columns() and sees(row, column); walk(begin, end, block) of rows [begin, end);
+/// row_error(row, begin, end) of the interval of a row among them, and band_error(begin, end) of
+/// their band. `is_tight` demands that exactly the tiles that are not empty are visited, and
+/// exactly the full ones are called full.
 template <class Side>
 std::string walk_error(const Side& side, std::int32_t block_rows, std::int32_t block_columns,
                        bool is_tight) {
@@ -109,7 +110,7 @@ std::string walk_error(const Side& side, std::int32_t block_rows, std::int32_t b
       return fail(
           fmt::format("num_tiles {}, but {} are visited", walk.num_tiles(), visited.size()));
     }
-    // Cells that are true, of those that exist, tile by tile.
+    // Counts the true cells of the existing cells, tile by tile.
     const auto num_tiles =
         static_cast<std::size_t>((side.num_columns() + block_columns - 1) / block_columns);
     std::vector<std::int64_t> num_true(num_tiles), num_cells(num_tiles);

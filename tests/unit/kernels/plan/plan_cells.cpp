@@ -15,7 +15,7 @@
 namespace fdma::testing {
 namespace {
 
-/// Where the sm90 kernel has the bit of (row, col) of its tile, by mask_cell.
+/// Returns the place where the sm90 kernel has the bit of (row, col) of its tile, by mask_cell.
 const std::vector<std::size_t>& thread_bits() {
   static const std::vector<std::size_t> bits = [] {
     std::vector<std::size_t> of_cell(128 * 128);
@@ -33,7 +33,7 @@ const std::vector<std::size_t>& thread_bits() {
   return bits;
 }
 
-/// Collects the cells of one tile row, work tile after work tile, and what is wrong with them.
+/// Collects the cells of one tile row, work tile after work tile, and says what is wrong with them.
 class WorkTileCells {
  public:
   WorkTileCells(const AttentionPlan& plan, const WorkTile& work_tile)
@@ -103,14 +103,14 @@ class WorkTileCells {
       fail(fmt::format("tile {} has no keys", step.tile));
     last_tile_ = step.tile;
   }
-  // Key k of the work tile's tiles.
+  // Adds key k of the work tile's tiles to row r.
   void add(std::int64_t r, std::int64_t k) {
     if (k < 0 || k >= kv_len_)
       fail(fmt::format("row {} key {} does not exist", q_begin_ + r, k));
     else
       add_key(r, order_ == nullptr ? k : order_[k]);
   }
-  // Key k of the tensors.
+  // Adds key k of the tensors to row r.
   void add_key(std::int64_t r, std::int64_t k) {
     if (r < 0 || r >= num_rows_ || k < 0 || k >= counts_.kv_len)
       fail(fmt::format("row {} key {} does not exist", q_begin_ + r, k));
@@ -121,7 +121,8 @@ class WorkTileCells {
     for (std::int64_t k = begin; k < end; ++k) add(r, k);
   }
 
-  // Key-major: bit c * block_q + r; sm90: words of threads, each row for all heads of the tile.
+  // The CPU has bit c * block_q + r. sm90 has the words of threads, in which each row stands for
+  // all heads of the tile.
   void visit_bitmap(const TileStep& step) {
     if (step.data_index < 0 || step.data_index >= plan_.num_bitmaps())
       return fail(fmt::format("no bitmap {}", step.data_index));
@@ -145,7 +146,7 @@ class WorkTileCells {
     }
   }
 
-  // Intervals count keys from the first tile of the segment; this tile has its part of them.
+  // Intervals count keys from the first tile of the segment, and this tile has its part of them.
   void visit_rows(const TileStep& step) {
     const std::int64_t first = std::int64_t{step.data_index} * tile_.block_q;
     if (step.data_index < 0 ||
@@ -163,7 +164,7 @@ class WorkTileCells {
     }
   }
 
-  // Query intervals are absolute; those that meet this query tile are the live keys.
+  // Query intervals are absolute. The keys whose intervals meet this query tile are live.
   void visit_columns(const TileStep& step) {
     if (step.data_index < 0 ||
         step.data_index >= static_cast<std::int64_t>(plan_.column_tables.size()))
@@ -229,7 +230,7 @@ struct RowWorkTiles {
 };
 using RowKey = std::tuple<std::int32_t, std::int32_t, std::int32_t>;
 
-// Whether the walk either way has the same steps.
+// True if the walks up and down have these steps.
 bool is_walked_either_way(const AttentionPlan& plan, const WorkTile& work_tile,
                           const std::vector<TileStep>& steps) {
   for (const bool is_down : {false, true}) {
@@ -247,7 +248,7 @@ bool is_walked_either_way(const AttentionPlan& plan, const WorkTile& work_tile,
   return true;
 }
 
-// What the work tiles of a row compute, and that it is `expected`.
+// Collects what the work tiles of a row compute, and checks that it is `expected`.
 std::string check_row(const AttentionPlan& plan, const RowWorkTiles& row,
                       const std::vector<const Cells*>& expected, PlanCounts& counts) {
   const WorkTile& first = *row.work_tiles.front();

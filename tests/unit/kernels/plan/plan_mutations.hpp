@@ -1,4 +1,4 @@
-// Plans with one thing wrong, which validate() has to find.
+// Makes plans with one fault each, which validate() must find.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -34,7 +34,7 @@ AttentionPlan plan_of(const testing::MaskCase& mask, std::int64_t batch, std::in
   return *std::move(plan);
 }
 
-// Of the causal mask; lengths, heads and head sizes are those of `shape`.
+// Makes a plan of the causal mask; lengths, heads and head sizes are those of `shape`.
 AttentionPlan causal_plan(AttentionShape shape) {
   shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
   PlanOptions options;
@@ -48,7 +48,8 @@ AttentionPlan causal_plan(AttentionShape shape) {
   return *std::move(plan);
 }
 
-// Every tile group once, every visit ranked by the tile groups before it.
+// Every tile group comes once, and each visit has the number of tile groups before it as its
+// position.
 void expect_valid(const AttentionPlan& plan, int num_workers = 8) {
   const auto made = accumulation_order(plan, num_workers);
   ASSERT_TRUE(made);
@@ -100,7 +101,8 @@ TEST(AccumulationOrder, TakesTheLastKeyTilesFirst) {
   EXPECT_EQ(made->positions.size(), 2U * (4 + 3 + 2 + 1));
 }
 
-// Below the own document all key tiles are seen by the last one alone, which all walk first.
+// Below their own document, key tiles are seen by the last document only, which all tile groups
+// walk first.
 TEST(AccumulationOrder, WalksDownWhereKeyTilesShareTheirLastQueries) {
   const testing::MaskCase mask = testing::case_of(
       "the last document sees everything",
@@ -115,8 +117,9 @@ TEST(AccumulationOrder, WalksDownWhereKeyTilesShareTheirLastQueries) {
   expect_valid(plan, 16);
 }
 
-// Few heads are simulated, and many more come: tile groups that are long and last keep one worker
-// each from other heads, not from nothing. Of twice the heads side by side some leave the cache.
+// The simulation has few heads, and many more come. A long tile group at the end therefore keeps a
+// worker from other heads, and not from idling. If twice the heads ran side by side, some tiles
+// would leave the cache.
 TEST(AccumulationOrder, EndsOnceForAllHeads) {
   AttentionShape shape;
   shape.batch = 4;
@@ -133,7 +136,8 @@ TEST(AccumulationOrder, EndsOnceForAllHeads) {
   EXPECT_EQ(key_tiles, (std::vector<std::int32_t>{63, 63, 63, 63, 62, 62, 62, 62}));
 }
 
-// Last key tiles first, key tiles of long rows are far apart: what they read has left the cache.
+// The last key tiles come first, so key tiles of long rows are far apart. What they read has left
+// the cache.
 TEST(AccumulationOrder, WalksDownWhereTheCacheIsShort) {
   for (const auto& [head_dim, walks_down] : {std::pair{256, true}, std::pair{64, false}}) {
     AttentionShape shape;
@@ -147,7 +151,7 @@ TEST(AccumulationOrder, WalksDownWhereTheCacheIsShort) {
   }
 }
 
-// Work tiles of several heads side by side.
+// The work tiles of several heads run side by side.
 TEST(AccumulationOrder, OfKvWorklistsPlacesEveryTileBehindTheItemsBefore) {
   const testing::MaskCase mask = testing::case_of(
       "eviction",

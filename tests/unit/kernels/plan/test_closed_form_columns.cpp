@@ -1,5 +1,5 @@
-// ClosedFormColumns against the definition of ParametricMask, cell by cell: the queries of each
-// key, and the query tiles of runs of keys, also for lengths lower than those of the mask.
+// Compares ClosedFormColumns with the definition of ParametricMask, cell by cell: the queries of
+// each key, and the query tiles of runs of keys, also for lengths lower than those of the mask.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -87,7 +87,7 @@ std::vector<std::vector<std::int32_t>> queries_of_keys(const ClosedFormCase& eac
   return all;
 }
 
-// The example of closed_form_columns.hpp.
+// This is the example of closed_form_columns.hpp.
 TEST(ClosedFormColumns, GivesEachKeyOneIntervalOfQueries) {
   ClosedFormCase each;
   each.q_len = each.kv_len = 4;
@@ -112,7 +112,8 @@ TEST(ClosedFormColumns, VisitsEveryTrueCellAndCallsFullWhatIsFull) {
   }
 }
 
-// All closed forms of small integers over all small lengths: none is left to chance.
+// The test takes all closed forms of small integers over all small lengths, so that none is left
+// out.
 TEST(ClosedFormColumns, IsExactForEverySmallClosedForm) {
   constexpr std::int32_t kFar = kClosedFormUnbounded;
   ClosedFormCase each;
@@ -159,7 +160,7 @@ TEST(ClosedFormColumns, IsTightForPlainMasksAndDocuments) {
   }
 }
 
-// Keys of a sink have every later query, those after it a window.
+// Every later query sees the keys of a sink; the keys after it are seen by a window of queries.
 TEST(ClosedFormColumns, WalksAllLaterQueriesForASink) {
   ClosedFormCase each;
   each.q_len = each.kv_len = 4096;
@@ -173,7 +174,7 @@ TEST(ClosedFormColumns, WalksAllLaterQueriesForASink) {
   EXPECT_EQ(tiles_of(KeySide(each).walk(128, 256, 128)), expected);
 }
 
-// At the ends of what closed forms may hold nothing overflows: the definition is asked in 64 bits.
+// Nothing overflows at the limits of closed forms. The definition is evaluated in 64 bits.
 TEST(ClosedFormColumns, HoldsExtremeValues) {
   constexpr std::int32_t kMost = kClosedFormMaxLength, kFar = kClosedFormUnbounded;
   for (const std::int32_t q_len : {1, 200, kMost}) {

@@ -1,4 +1,5 @@
-// Turns of deterministic calls of closed-form plans against a count of who comes before.
+// Compares the accumulation order of deterministic calls of closed-form plans with a count of the
+// key tiles that come before.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -17,8 +18,8 @@ namespace {
 using testing::ClosedFormCase;
 using testing::RandomClosedForm;
 
-// What is wrong with the turns of key tiles of block_kv keys at query tiles of block_q; counts
-// those that have to wait.
+// Says what is wrong with the positions of key tiles of block_kv keys at query tiles of block_q,
+// and counts the positions that have to wait.
 std::string dq_order_error(const ClosedFormCase& each, std::int32_t block_kv, std::int32_t block_q,
                            int& num_waiting) {
   const ClosedFormColumns columns(each.closed_form, each.borders.data(), each.q_len, each.kv_len);
@@ -56,7 +57,7 @@ std::string dq_order_error(const ClosedFormCase& each, std::int32_t block_kv, st
   return {};
 }
 
-// The example of closed_form_dq_order.hpp.
+// This is the example of closed_form_dq_order.hpp.
 TEST(ClosedFormDqOrders, CountWhoComesBefore) {
   const std::vector<DqOrderRun> tile_runs{{3, 4}, {2, 4}, {1, 4}, {0, 4}};
   const DqSemaphoreOffsets offsets = dq_semaphore_offsets(
@@ -78,7 +79,8 @@ TEST(ClosedFormDqOrders, AreThoseOfRandomClosedForms) {
   EXPECT_GT(num_waiting, 12000);
 }
 
-// All closed forms of small integers over all small lengths, without documents and with two.
+// The test takes all closed forms of small integers over all small lengths, without documents and
+// with two.
 TEST(ClosedFormDqOrders, AreThoseOfEverySmallClosedForm) {
   constexpr std::int32_t kFar = kClosedFormUnbounded;
   ClosedFormCase each;

@@ -1,5 +1,6 @@
-// ClosedFormMask against the definition of ParametricMask, cell by cell: what a walk visits, what
-// it calls full, and the keys of each row, also for lengths lower than those of the mask.
+// Compares ClosedFormMask with the definition of ParametricMask, cell by cell: the tiles that a
+// walk visits and calls full, and the keys of each row, also for lengths lower than those of the
+// mask.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -86,8 +87,8 @@ TEST(ClosedFormWalk, VisitsEveryTrueCellAndCallsFullWhatIsFull) {
   }
 }
 
-// Causal masks, windows, prefixes, sinks and documents alone: every length, nothing visited in
-// vain.
+// Causal masks, windows, prefixes, sinks and documents alone are walked at every length, and no
+// empty tile is visited.
 TEST(ClosedFormWalk, IsTightForPlainMasks) {
   for (ClosedFormCase each : testing::plain_closed_forms()) {
     for (each.q_len = 1; each.q_len <= 40; each.q_len += 3) {
@@ -100,7 +101,7 @@ TEST(ClosedFormWalk, IsTightForPlainMasks) {
   }
 }
 
-// A sink and a window apart: two runs, full between their edges.
+// A sink and a window that do not meet give two runs, which are full between their edges.
 TEST(ClosedFormWalk, HasTwoRunsForASinkAndAWindow) {
   ClosedFormCase each;
   each.q_len = each.kv_len = 4096;
@@ -120,7 +121,7 @@ TEST(ClosedFormWalk, IsTightForDocuments) {
   }
 }
 
-// At the ends of what closed forms may hold nothing overflows: the definition is asked in 64 bits.
+// Nothing overflows at the limits of closed forms. The definition is evaluated in 64 bits.
 TEST(ClosedFormMask, HoldsExtremeValues) {
   constexpr std::int32_t kMost = kClosedFormMaxLength, kFar = kClosedFormUnbounded;
   for (const std::int32_t q_len : {1, 200, kMost}) {

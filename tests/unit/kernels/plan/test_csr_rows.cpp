@@ -1,5 +1,5 @@
-// Rows of masks as CSR, against the cells of the oracles, and what of the cuSPARSE path needs no
-// GPU: its errors.
+// Compares the rows of masks as CSR with the cells of the oracles, and tests the errors of the
+// cuSPARSE path, which need no GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::MaskCase;
 
-// The columns of every row as a device would write them; checks what CsrRows promises.
+// Returns the columns of every row as a device would write them, and checks what CsrRows promises.
 std::vector<std::int32_t> columns_of(const CsrRows& rows) {
   EXPECT_EQ(rows.row_offsets.size(), static_cast<std::size_t>(rows.q_len) + 1);
   EXPECT_EQ(rows.interval_offsets.size(), static_cast<std::size_t>(rows.q_len) + 1);
@@ -119,7 +119,7 @@ TEST(CheckMaskFits, RejectsOtherHeadsElementsAndLengths) {
               HasSubstr("expected lengths 20 x 31 of batch element 0, got 20 x 30"));
 }
 
-// Holds in a build without CUDA or without cusparse.h as well.
+// This also holds in a build without CUDA or without cusparse.h.
 TEST(CusparseAttention, SaysHowToGetALibraryThatIsNotThere) {
   const auto version = cusparse_version("/no/such/folder/libcusparse.so.12");
   ASSERT_FALSE(version);

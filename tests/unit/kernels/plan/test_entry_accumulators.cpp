@@ -1,5 +1,5 @@
-// Accumulator rows of pairs: two entries of a key of several share one, and all add up to those of
-// the plan.
+// Tests accumulator rows of pairs. Two entries of a key that has several share one row, and all
+// rows together are those of the plan.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace {
 
 using Rows = std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>;
 
-// How many entries add to the sums of each key of a KV head, and that they say whose they are, and
-// no more than `most` to a row.
+// Counts the entries that add to the accumulator rows of each key of a KV head. Checks that a row
+// names its key and has at most `most` entries.
 Rows entries_of_keys(const KvWorklist& lists, int most) {
   Rows counts;
   std::map<std::int32_t, int> rows;
@@ -53,7 +53,7 @@ TEST(EntrySums, GivePairsOfEntriesARowBesideThoseOfTheirKey) {
   const KvWorklist lists = with_accum_of_pairs(plan->kv_worklist);
   Rows counts = entries_of_keys(lists, 2);
   EXPECT_EQ(counts, entries_of_keys(plan->kv_worklist, 700));
-  // Rows of a key follow each other, and there are no others.
+  // The rows of a key follow each other, and there are no other rows.
   Rows rows;
   std::pair<std::int32_t, std::int32_t> before{-1, -1};
   for (const AccumKey& each : lists.accum_keys) {

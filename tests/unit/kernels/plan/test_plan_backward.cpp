@@ -1,4 +1,4 @@
-// Backward plans: the cells of the transposed mask, in groups of query heads, in closed form.
+// Tests backward plans: the cells of the transposed mask, groups of query heads, closed forms.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -23,7 +23,8 @@ PlanOptions backward_options(Backend backend = Backend::cpu) {
   return options;
 }
 
-// Work tiles of a group of query heads side by side, the longest group first in each group in L2.
+// Says which work tile does not stand beside the others of its group of query heads; empty if none
+// does.
 std::string order_error(const AttentionPlan& plan) {
   const auto group = static_cast<std::size_t>(plan.shape.group_size());
   if (plan.work_tiles.size() % group != 0) return "groups are incomplete";
@@ -141,7 +142,7 @@ TEST(BackwardPlan, SaysWhatItDoesNotHave) {
             "columns: backward plans have no kv index lists; use automatic or scan");
 }
 
-// The closed form survives the transposing, and planning costs about what it costs forward.
+// The transposed plan keeps the closed form, and planning costs about as much as it does forward.
 TEST(BackwardPlan, KeepsFewSegmentsForMasksThatMoveInStep) {
   constexpr std::int64_t kLen = 1048576;
   MaskShape mask_shape;

@@ -1,5 +1,4 @@
-// The cells of a plan are those of its mask: exactly, once each, whatever the tiles and the
-// formats.
+// Tests that a plan has the cells of its mask, each once, whatever the tiles and the formats.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -21,7 +20,7 @@ constexpr BlockShape kTiles[] = {{16, 16}, {128, 64}, {64, 128}, {16, 256}, {128
 constexpr ColumnMode kColumnModes[] = {ColumnMode::automatic, ColumnMode::scan, ColumnMode::gather,
                                        ColumnMode::reorder};
 
-// What is wrong with the plan of a case; empty if nothing is.
+// Says what is wrong with the plan of a case; empty if nothing is.
 std::string plan_error(const MaskCase& each, const AttentionShape& shape,
                        const PlanOptions& options) {
   const auto plan = make_plan(each.mask, shape, {}, options);
@@ -79,7 +78,8 @@ TEST(MakePlan, HasTheCellsOfRandomMasks) {
   }));
 }
 
-// Column masks are what gathering is for: several intervals a key, dense and thin, every mode.
+// Gathering is made for column masks. These have several intervals per key, are dense or thin, and
+// run in every mode.
 TEST(MakePlan, HasTheCellsOfColumnMasksInEveryMode) {
   EXPECT_TRUE(rc::check("columns", [](std::uint32_t seed) {
     std::mt19937 rng(seed);
@@ -107,8 +107,8 @@ TEST(MakePlan, HasTheCellsOfColumnMasksInEveryMode) {
   }));
 }
 
-// With live ranges that no bitmap or row panel stores in fewer bytes, every kind of column step is
-// there: otherwise the tests above could pass without one.
+// No bitmap or row panel stores these live ranges in fewer bytes, so every kind of column step
+// occurs. Without this test those above could pass without one.
 TEST(MakePlan, ScansOrGathersColumnsAsAsked) {
   std::mt19937 rng(3);
   Cells cells(512, 1024);

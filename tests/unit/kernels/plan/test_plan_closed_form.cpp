@@ -1,4 +1,4 @@
-// Closed-form plans: their closed forms, counts, text, estimates, and what is refused.
+// Tests closed-form plans: closed forms, counts, text, estimates and refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ PlanOptions parametric() {
   return options;
 }
 
-// What queries see of keys, from the closed form of an element of either direction.
+// Returns the cells of an element, in either direction, by its closed form.
 testing::Cells cells_of_element(const ClosedFormElement& element) {
   const auto sees = [&](std::int64_t row, std::int64_t column) {
     const auto intervals = element.intervals(static_cast<std::int32_t>(row));
@@ -117,7 +117,7 @@ TEST(MakeClosedFormPlan, CountsTilesAndOrdersItemsLongestFirst) {
   }
 }
 
-// The first keys of a causal mask have most queries; heads of a group stay together.
+// The first keys of a causal mask have the most queries, and the heads of a group stay together.
 TEST(MakeClosedFormPlan, OrdersKeyTilesOfABackwardPlanLongestFirst) {
   const BlockMask mask = testing::block_mask_of(testing::plain_forms(512, 384)[1]);
   AttentionShape shape = testing::shape_for(mask, 2, 4, 2);
@@ -148,7 +148,7 @@ TEST(MakeClosedFormPlan, OrdersKeyTilesOfABackwardPlanLongestFirst) {
   }
 }
 
-// Few long rows are cut for 132 workers, many are not.
+// Few long rows are split for 132 workers, and many rows are not.
 TEST(MakeClosedFormPlan, SplitsRowsOfDecodeForSm90) {
   const auto plan_of = [](std::int64_t q_len, std::int64_t kv_len, std::int64_t batch) {
     const BlockMask mask = testing::block_mask_of(testing::plain_forms(q_len, kv_len)[1]);
@@ -281,7 +281,7 @@ DeviceProfile plain_profile(bool skips_dead_keys) {
   return profile;
 }
 
-// Where tiles are the same, and cost the same whatever their kind, so is the prediction.
+// The prediction is the same if tiles are the same and every kind of tile has the same cost.
 TEST(EstimatePlan, PredictsTheSameForBothForms) {
   for (const bool skips_dead_keys : {false, true}) {
     const DeviceProfile profile = plain_profile(skips_dead_keys);
@@ -298,7 +298,7 @@ TEST(EstimatePlan, PredictsTheSameForBothForms) {
           const auto of_closed_forms = estimate_plan(*make_plan(mask, shape, {}, options), profile);
           ASSERT_TRUE(of_segments && of_closed_forms);
           EXPECT_EQ(of_closed_forms->work.tiles(), of_segments->work.tiles());
-          // Of tiles of column intervals only live keys are counted, not which rows see them.
+          // In tiles of column intervals only live keys count; the rows that see them do not.
           if (segments.counts.column_tiles > 0 && skips_dead_keys) continue;
           EXPECT_EQ(of_closed_forms->work.cells(), of_segments->work.cells());
           EXPECT_NEAR(of_closed_forms->time_us / of_segments->time_us, 1, 1e-9);
@@ -308,7 +308,7 @@ TEST(EstimatePlan, PredictsTheSameForBothForms) {
   }
 }
 
-// The tiles of a work tile's parts are those of the work tile.
+// The tiles of the parts of a work tile are those of the work tile.
 TEST(EstimatePlan, CountsPartsOfARow) {
   const BlockMask mask = testing::block_mask_of(testing::plain_forms(2000, 2000)[3]);
   const AttentionPlan plan = *make_plan(mask, testing::shape_for(mask, 1, 1, 1), {}, parametric());

@@ -1,4 +1,4 @@
-// What make_plan and validate refuse, and how they name it.
+// Tests what make_plan and validate refuse, and the names in their errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -83,7 +83,7 @@ TEST(MakePlan, RejectsMasksOfAnotherShape) {
   EXPECT_TRUE(make_plan(batches.mask, shape));
 }
 
-// Lengths per element in the shape and uniform ones in the mask may say the same.
+// Lengths per element in the shape may say the same as uniform lengths in the mask.
 TEST(MakePlan, AcceptsUniformLengthsHoweverTheyAreSpelled) {
   const MaskCase one = causal_case(40, 50);
   AttentionShape shape = testing::shape_for(one.mask, 3, 2, 2);
@@ -200,7 +200,7 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfSegments) {
        {"a bitmap less", [](auto& p) { p.bitmaps.resize(p.bitmaps.size() - 1); }}});
 }
 
-// What a bitmap or panel says about keys and rows that do not exist would be read beyond a tensor.
+// Bits of a bitmap or panel for keys and rows that do not exist would be read beyond a tensor.
 TEST(ValidatePlan, RejectsCellsBeyondTheLengths) {
   const Cells noise = testing::make_cells(
       40, 40, [](auto q, auto k) { return (q * 7 + k * k * 3 + q * k) % 5 < 2; });
@@ -215,7 +215,7 @@ TEST(ValidatePlan, RejectsCellsBeyondTheLengths) {
                            for (std::uint64_t& word : p.bitmaps) word |= std::uint64_t{1} << 63;
                          }}});
 
-  // Per row other runs, thin: row panels take fewest bytes.
+  // The runs are thin and differ from row to row, so row panels take the fewest bytes.
   const Cells tile_runs = testing::make_cells(
       40, 200, [](auto q, auto k) { return q * 3 <= k && k < 40 + q * 3 + q % 3; });
   const MaskCase rows = testing::case_of("rows", tile_runs, {128, 128});

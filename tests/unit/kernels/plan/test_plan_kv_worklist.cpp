@@ -1,5 +1,5 @@
-// Backward plans over worklist keys: the cells of scattered masks, what is full, cut and summed,
-// and when the planner makes them.
+// Tests backward plans with kv worklists: the cells of scattered masks; full tiles, cut keys and
+// accumulator rows; and the masks for which the planner makes such a plan.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -56,7 +56,7 @@ TEST(KvWorklistPlan, HasTheCellsOfScatteredMasks) {
   }
 }
 
-// Several segments of queries, keys of several intervals in them.
+// The plan has several segments of queries, and keys with several intervals in them.
 TEST(KvWorklistPlan, CutsTilesOfKeysAtSegmentsOfQueries) {
   const MaskCase each = testing::case_of(
       "long",
@@ -88,7 +88,7 @@ TEST(KvWorklistPlan, HasTheCellsOfRandomMasksOfSeveralHeads) {
 }
 
 TEST(HeadWorklists, SortsByTheLastQueryAndInBlocksByTheFirst) {
-  // Keys 0 to 2 live in steps of 64 queries that end apart, key 3 is never seen.
+  // Keys 0 to 2 live in steps of 64 queries with different ends, and key 3 is never seen.
   const std::int64_t offsets[] = {0, 1, 2, 3, 3};
   const Interval intervals[] = {{200, 300}, {0, 70}, {10, 60}};
   const HeadWorklist lists = make_head_worklist(offsets, intervals, 300, 64, 2);
@@ -184,7 +184,7 @@ BlockMask compiled(const char* spec, std::int64_t n) {
   return *compile(*parse_mask(spec), {}, shape);
 }
 
-// From half of the queries on each evicts a key that lives, whichever.
+// Each query of the second half evicts one live key, any of them.
 BlockMask random_eviction(std::int32_t n) {
   std::mt19937 rng(3);
   std::vector<std::int32_t> ends(static_cast<std::size_t>(n), n), alive;
@@ -213,7 +213,7 @@ BlockMask random_eviction(std::int32_t n) {
   return mask;
 }
 
-// Of two masks, one for each of two KV heads, the longer-lived keys say how long segments are.
+// Each of two KV heads has a mask. The keys that live longer decide the length of segments.
 TEST(KvWorklistPlan, HasOneLengthOfSegments) {
   constexpr std::int32_t kLength = 16384;
   const auto ending = [](std::int32_t life) {

@@ -1,4 +1,4 @@
-// The order of a plan's work tiles, and how little a plan stores.
+// Tests the order of a plan's work tiles, and how little a plan stores.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -60,7 +60,8 @@ TEST(PlanOrder, PutsTheQueryHeadsOfAGroupSideBySide) {
   }
 }
 
-// Groups of one KV head in L2: each head is finished before the next one, longest first within it.
+// The KV heads in L2 are finished before the next ones. Among their work tiles the longest come
+// first.
 TEST(PlanOrder, TakesKvHeadsInGroupsThatFitInL2) {
   const AttentionShape shape = shape_of(1024, 2, 4, 2);
   PlanOptions options;
@@ -94,7 +95,7 @@ TEST(PlanOrder, TakesOneHeadWhereNoneFits) {
   }
 }
 
-// The closed form survives: segments do not grow with the tokens, only work tiles do.
+// The closed form stays: segments do not grow with the tokens, only work tiles do.
 TEST(PlanSize, KeepsFewSegmentsForMasksThatMoveInStep) {
   constexpr std::int64_t kLen = 1048576;
   for (const char* spec :

@@ -1,5 +1,5 @@
-// KV index lists and kv permutations in plans: that they hold the cells of their masks, whatever
-// the mask and the way, and that the way that is taken is the cheap one.
+// Tests kv index lists and kv permutations in plans. They hold the cells of their masks, whatever
+// the mask and the way, and the planner takes the cheap way.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -38,7 +38,8 @@ AttentionPlan plan_of(const MaskCase& mask, const AttentionShape& shape, Backend
   return *std::move(plan);
 }
 
-// What is wrong with the plans of a case in every way and for both backends; empty if nothing is.
+// Says what is wrong with the plans of a case in every way and for both backends; empty if nothing
+// is.
 std::string plan_error(const MaskCase& mask, const AttentionShape& shape) {
   for (const Backend backend : {Backend::cpu, Backend::sm90}) {
     for (const ColumnMode mode : kColumnModes) {
@@ -70,7 +71,7 @@ TEST(PlanRegions, HaveTheCellsOfMasksPerHeadAndLengthsPerElement) {
   const std::vector<MaskCase> one = testing::scattered_cases(300, 500, 5);
   const std::vector<MaskCase> other = testing::scattered_cases(77, 640, 6);
   for (std::size_t i = 0; i + 1 < one.size(); i += 2) {
-    // Heads of a KV head share a mask, or do not.
+    // The query heads of a KV head share a mask, or have different ones.
     const MaskCase shared = testing::combined(
         "shared", 2, 4,
         {one[i], one[i], one[i + 1], one[i + 1], other[i], other[i], other[i], other[i]}, kBlock);
@@ -95,7 +96,7 @@ TEST(PlanRegions, HaveTheCellsOfRandomMasks) {
   }));
 }
 
-// One list of a query tile for all heads and elements with the mask.
+// All heads and elements with the mask share one list of a query tile.
 TEST(PlanRegions, ShareListsAndOrdersBetweenHeads) {
   const MaskCase mask = testing::scattered_cases(300, 700, 9).front();
   const AttentionShape shape = shape_of(mask, 3, 8, 2);
@@ -133,7 +134,7 @@ TEST(PlanRegions, OrderTheKeysThatAreSeen) {
   EXPECT_GT(num_orders, 3);
 }
 
-// A window of full tiles stays, the scattered keys before it are gathered.
+// The window of full tiles stays, and the scattered keys before it are gathered.
 TEST(PlanRegions, GatherPartOfARow) {
   const MaskCase mask = testing::case_of(
       "mixed",
@@ -149,7 +150,7 @@ TEST(PlanRegions, GatherPartOfARow) {
   EXPECT_LT(num_tiles(gather), num_tiles(scan) * 2 / 3);
 }
 
-// Whole columns are few keys for many rows; tokens of each row's own are many entries.
+// Whole columns are few keys for many rows; keys that only one row sees are many entries.
 TEST(PlanRegions, GatherBitmapsOnlyWhereThatPays) {
   const MaskCase columns = testing::case_of(
       "columns", testing::make_cells(256, 2048, [](auto, auto k) { return k % 31 == 7; }), kBlock);
@@ -170,7 +171,7 @@ TEST(PlanRegions, GatherBitmapsOnlyWhereThatPays) {
   EXPECT_EQ(plan_of(tokens, shape, Backend::sm90, ColumnMode::gather).counts.gather_chunks, 0);
 }
 
-// By prediction, the way that is taken is within 10 % of the best one for each tile row.
+// By prediction the way that is taken is within 10 % of the best way of each tile row.
 TEST(PlanRegions, AreNearTheBestWay) {
   const RegionCosts costs = Backend::sm90.traits().costs;
   for (const MaskCase& mask : testing::scattered_cases(700, 2048, 12)) {
@@ -187,7 +188,7 @@ TEST(PlanRegions, AreNearTheBestWay) {
   }
 }
 
-// Lists that nobody asked for are left out where they would take more than max_kv_index_bytes.
+// Lists that nobody asked for are left out if they take more than max_kv_index_bytes.
 TEST(PlanRegions, KeepListsWithinTheirBytes) {
   std::vector<float> scores(3000);
   for (std::size_t k = 0; k < scores.size(); ++k)
@@ -247,7 +248,7 @@ TEST(PlanRegions, VisitFewTilesOfLearnedTopk) {
   const AttentionShape shape = shape_of(mask, 1, 8, 2);
   const AttentionPlan scan = plan_of(mask, shape, Backend::sm90, ColumnMode::scan);
   EXPECT_EQ(num_tiles(scan), 8 * 16 * 17 / 2);
-  // At most 128 + 127 keys live in a tile row: 2 index tiles.
+  // At most 128 + 127 keys live in a tile row, which are 2 index tiles.
   EXPECT_LE(num_tiles(plan_of(mask, shape, Backend::sm90, ColumnMode::gather)), 8 * 16 * 2);
   EXPECT_LT(num_tiles(plan_of(mask, shape, Backend::sm90, ColumnMode::reorder)),
             num_tiles(scan) / 2);

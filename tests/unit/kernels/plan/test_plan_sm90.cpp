@@ -1,5 +1,5 @@
-// Plans for sm90, as far as a CPU can tell: cells, order of bitmaps, what is refused; and what a
-// backend fixture without a GPU says.
+// Tests plans for sm90 as far as a CPU can: cells, the order of bitmaps, refusals, and the answer
+// of a backend fixture without a GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,8 @@ bool bit_of(const std::vector<std::uint64_t>& words, std::size_t bit) {
   return (words[bit / 64] >> (bit % 64) & 1) != 0;
 }
 
-// The bit of cell (row, col) among the words of the 256 threads, by mask_cell, its definition.
+// Returns the bit of each cell (row, col) among the words of the 256 threads, by mask_cell, which
+// defines it.
 std::vector<std::size_t> bits_of_cells() {
   std::vector<std::size_t> bits(128 * 128);
   for (int thread = 0; thread < 256; ++thread) {
@@ -80,7 +81,7 @@ PlanOptions for_sm90() {
   return options;
 }
 
-// The plan with its bitmaps in the order of the CPU's.
+// Returns the plan with its bitmaps in the order of the CPU.
 AttentionPlan with_key_major_bitmaps(AttentionPlan plan) {
   const std::vector<std::size_t> bits = bits_of_cells();
   for (std::int64_t i = 0; i < plan.num_bitmaps(); ++i) {
@@ -128,7 +129,8 @@ TEST(PlanForSm90, HasTheCellsOfEveryKindOfSegment) {
     EXPECT_EQ(plan_error(*test_case.mask, half_shape(test_case.mask->mask, 1, 2, 1)), "");
 }
 
-// Rows of lists are queries of a tile, whose rows are those of one head or of several.
+// The rows of lists are the queries of a tile. The rows of a tile are those of one head or of
+// several.
 TEST(PlanForSm90, HasTheCellsOfGatheredColumns) {
   std::mt19937 rng(6);
   for (const auto& [q_len, heads_q, heads_kv] :
@@ -140,8 +142,8 @@ TEST(PlanForSm90, HasTheCellsOfGatheredColumns) {
   }
 }
 
-// Both backends compute the same tiles, where rows are neither split nor shared; only the order of
-// bits in a bitmap differs.
+// Both backends compute the same tiles if rows are neither split nor shared. Only the order of bits
+// in a bitmap differs.
 TEST(PlanForSm90, DiffersFromThatOfTheCpuInBitmapsAlone) {
   std::mt19937 rng(4);
   const MaskCase mask = testing::combined(
@@ -173,7 +175,7 @@ TEST(PlanForSm90, IsCheckedByValidate) {
   ASSERT_TRUE(plan);
   ASSERT_EQ(plan->counts.bitmap_tiles, 1);
   ASSERT_TRUE(validate(*plan));
-  // Every bit of a row or key that does not exist.
+  // Each of these bits belongs to a row or key that does not exist.
   const std::vector<std::size_t> bits = bits_of_cells();
   for (const auto& [row, col] : {std::pair{100, 0}, {127, 127}, {0, 100}, {99, 127}, {64, 101}}) {
     AttentionPlan changed = *plan;

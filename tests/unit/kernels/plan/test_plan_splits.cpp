@@ -1,5 +1,6 @@
-// Rows split over several work tiles and heads packed into a tile: every cell once, when it is done
-// and when not, what it is predicted to gain, what validate refuses.
+// Tests rows that are split over several work tiles, and heads that are packed into a tile: every
+// cell comes once. Further tests cover when the planner splits and packs, the predicted gain, and
+// refusals of validate.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -59,7 +60,7 @@ BlockMask compiled(const char* spec, std::int64_t q_len, std::int64_t kv_len) {
   return *compile(*parse_mask(spec), {}, shape);
 }
 
-// What is wrong with the plan of a mask, with and without splits and packing.
+// Says what is wrong with the plan of a mask, with and without splits and packing.
 std::string plan_error(const MaskCase& mask, const AttentionShape& shape,
                        const PlanOptions& options, PlanCounts* counts) {
   const AttentionPlan plan = plan_of(mask.mask, shape, options);
@@ -76,7 +77,7 @@ std::string plan_error(const MaskCase& mask, const AttentionShape& shape,
   return {};
 }
 
-// Split, packed, both or neither, with scattered keys scanned or not.
+// Plans are split, packed, both or neither, and scan scattered keys or do not.
 std::string plan_error(const MaskCase& mask, const AttentionShape& shape, PlanCounts* counts = {}) {
   for (const SplitMode split : {SplitMode::automatic, SplitMode::never}) {
     for (const PackMode pack : {PackMode::automatic, PackMode::never}) {
@@ -132,7 +133,7 @@ TEST(PackedHeads, WantsOneMaskForTheHeadsOfATile) {
   EXPECT_EQ(heads({a, a, b, b}, 2), 2);
   EXPECT_EQ(heads({a, a, b, b}, 1), 1);
   EXPECT_EQ(heads({a, b, a, b}, 2), 1);
-  // The sets of a group of 12 are heads 0 to 7 and 8 to 11.
+  // A group of 12 heads has the sets 0 to 7 and 8 to 11.
   std::vector<MaskCase> twelve(12, a);
   std::fill(twelve.begin() + 8, twelve.end(), b);
   EXPECT_EQ(heads(twelve, 1), 8);
@@ -232,7 +233,7 @@ double balance_of(const AttentionPlan& plan, std::int32_t num_workers) {
 
 TEST(SplitPlans, KeepWorkersBusyInDecode) {
   const BlockMask mask = compiled("causal", 1, 131072);
-  // Query heads, KV heads, batch elements.
+  // The numbers of query heads, KV heads and batch elements.
   for (const auto& [heads_q, heads_kv, batch] :
        {std::tuple{32, 4, 1}, {32, 4, 8}, {8, 1, 1}, {64, 8, 2}, {32, 32, 1}, {1, 1, 1}}) {
     const AttentionShape shape = half_shape(mask, batch, heads_q, heads_kv);
@@ -240,7 +241,7 @@ TEST(SplitPlans, KeepWorkersBusyInDecode) {
     const std::string what = fmt::format("heads {}/{} batch {}", heads_q, heads_kv, batch);
     ASSERT_TRUE(validate(plan)) << what;
     const double rows = static_cast<double>(batch) * heads_kv;
-    // The best possible, a work tile and combining.
+    // The bound is the best possible time plus a work tile and the combination.
     const double ideal = rows * 1024 / 132;
     EXPECT_LT(predicted_tiles(plan, 132), 1.06 * ideal + 1.2 + 2.6) << what;
     EXPECT_GT(balance_of(plan, 132), rows < 2 ? 0.6 : 0.85) << what;
@@ -265,7 +266,7 @@ TEST(SplitPlans, GainWhatIsAskedOrStayWhole) {
         } else {
           EXPECT_LE(split_time, 0.97 * whole_time + 1e-9) << what;
         }
-        // Long rows for idle workers are split.
+        // Long rows are split if workers would be idle.
         if (whole_time > 20 && whole.work_tiles.size() < 40) {
           EXPECT_FALSE(split.split_rows.empty()) << what;
         }
@@ -281,8 +282,8 @@ TEST(SplitPlans, StayWholeWhereThereAreItemsForAll) {
   }
 }
 
-// One row of global keys among many of a window, in the last group of heads: without splits it ends
-// late.
+// The last group of heads has one row of global keys among many rows of a window. Without splits it
+// ends late.
 TEST(SplitPlans, SplitOneLongRowAmongManyShortOnes) {
   const BlockMask mask = compiled("window(128) | pos < 1", 65536, 65536);
   const AttentionShape shape = half_shape(mask, 1, 4, 4);
@@ -428,7 +429,7 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfPackedHeads) {
              {"not the first head", [](auto& p) { ++p.work_tiles[0].head; }},
              {"a partial", [](auto& p) { p.work_tiles[0].partial = 0; }},
              {"a first tile", [](auto& p) { p.work_tiles[0].first_tile = 1; }},
-             // 4 queries in the second tile: rows up to 32.
+             // The second tile has 4 queries, which take its first 32 rows.
              {"a bit of a row that does not exist", [](auto& p) { p.bitmaps[256 + 16 * 4] |= 1; }},
              {"bitmaps", [](auto& p) { p.bitmaps.resize(2 * 32); }}});
 }

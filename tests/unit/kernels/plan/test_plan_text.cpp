@@ -1,4 +1,4 @@
-// The text form of a plan, letter by letter.
+// Tests the text form of a plan, letter by letter.
 #include <gtest/gtest.h>
 
 #include "backend/mask_cases.hpp"
@@ -34,7 +34,7 @@ TEST(PlanText, ShowsHeaderCountsAndItems) {
             ".. 3 more work tiles\n");
 }
 
-// Long thin live ranges, and rows from 256 on without keys.
+// The live ranges are long and thin, and rows from 256 on have no keys.
 TEST(PlanText, ShowsColumnsKvIndexListsAndItemsWithoutKeys) {
   testing::Cells cells(384, 1024);
   for (std::int64_t k = 0; k < 1024; k += 9) {

@@ -1,6 +1,6 @@
-// What selection on the GPU does, step by step on the host with the same functions: ranks, key
-// segments, samples, windows, the tree of insertions, places of keys that are evicted. Thread
-// blocks become loops.
+// Runs the selection on the GPU step by step on the host, with the same functions: ranks, key
+// segments, samples, windows, the tree of insertions, places of evicted keys. Loops stand for
+// thread blocks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -93,7 +93,7 @@ TEST(InsertionTree, LargestOfEveryPrefix) {
   }
 }
 
-/// The kernels of select_topk.cu, one row after the other.
+/// Runs the kernels of select_topk.cu, one row after the other.
 class Emulation {
  public:
   Emulation(const CutRows& cut, std::int64_t kv_len, std::int64_t w)
@@ -116,7 +116,7 @@ class Emulation {
   const Interval* queries_of(const KeySegment& key_segment) const {
     return cut_.queries.data() + key_segment.mask * kv_len_ + key_segment.first_key;
   }
-  // Each key is written once: a second write would be a race on the device.
+  // Each key is written once, because a second write would be a race on the device.
   void write(const KeySegment& key_segment, int local, Interval interval) {
     Interval& to =
         kept_[static_cast<std::size_t>(key_segment.row * kv_len_ + key_segment.first_key + local)];
@@ -159,7 +159,7 @@ class Emulation {
     return i == key_segment.num_before ? key_segment.num_keys : kKeySegmentSize;
   }
 
-  // As searched_thresholds.cuh does, bit by bit.
+  // Searches as searched_thresholds.cuh does, bit by bit.
   void find_worst(std::size_t at) {
     const KeySegment& key_segment = cut_.key_segments[at];
     worst_[at] = 0;
@@ -198,8 +198,8 @@ class Emulation {
     if (key_segment.num_before > 0) expect_known_from_samples(at, key_segment);
   }
 
-  // What thresholds.cuh takes from samples: between which of them the threshold lies, and how many
-  // ranks are as good, to a 16th of w.
+  // Checks what thresholds.cuh takes from samples: the two samples between which the threshold
+  // lies, and the number of ranks that are as good, to a 16th of w.
   void expect_known_from_samples(std::size_t at, const KeySegment& key_segment) const {
     const auto w = static_cast<int>(w_);
     const std::uint64_t worst = worst_[at];
@@ -256,7 +256,7 @@ class Emulation {
         insertions;  // indices in the key segment of the inserted keys that are accepted
     for (int i = 0; i < num_inserted; ++i) insertions.push_back(local_of(key_segment, run[i]));
     std::sort(insertions.begin(), insertions.end());
-    // The best first; those that are rejected leave both rows (accepted_insertions.cuh).
+    // The best keys come first, and rejected keys leave both rows (accepted_insertions.cuh).
     std::vector<int> locals;
     for (const std::uint64_t rank : evicted) locals.push_back(local_of(key_segment, rank));
     for (int round = 1;; ++round) {
@@ -379,7 +379,7 @@ TEST(TopkSegments, RanksOfSpecialScores) {
   EXPECT_EQ(local_of_packed_rank(packed(2048, 7, 2047)), 2047);
 }
 
-// From samples a place is known to a 16th of itself.
+// Samples tell a place to within a 16th of it.
 TEST(Samples, AreDenserWhereFewRanksAreBetter) {
   EXPECT_EQ(sample_place(kSamples), kKeySegmentSize);
   for (int place = 0; place < 2 * kKeySegmentSize; ++place) {

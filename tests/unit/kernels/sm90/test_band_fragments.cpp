@@ -1,4 +1,4 @@
-// The mask fragments of a band, all lanes together, against the intervals of its rows.
+// Compares the mask fragments of a band, of all lanes together, with the intervals of its rows.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kRows = 128, kWarpgroup = 128;
 
-// Two words for each of 256 threads, as kernels store them.
+// Returns two words for each of 256 threads, as kernels store them.
 std::array<std::uint32_t, 512> words_of(const ClosedFormBand& band, int first_column) {
   std::array<std::uint32_t, 512> all{};
   for (int lane = 0; lane < 32; ++lane) {
@@ -28,7 +28,7 @@ std::array<std::uint32_t, 512> words_of(const ClosedFormBand& band, int first_co
   return all;
 }
 
-// The first cell that is wrong; empty if none is.
+// Says the first cell that is wrong; empty if none is.
 std::string cell_error(const ClosedFormBand& band, int first_column) {
   const auto words = words_of(band, first_column);
   for (int thread = 0; thread < 2 * kWarpgroup; ++thread) {
@@ -69,7 +69,7 @@ TEST(BandFragments, AreTheIntervalsOfRandomBands) {
   }
 }
 
-// Every edge of a causal tile and of a document, one by one.
+// The test takes every edge of a causal tile and of a document, one by one.
 TEST(BandFragments, CutAtEveryColumn) {
   for (int at = -130; at <= 130; ++at) {
     ASSERT_EQ(cell_error({-kClosedFormUnbounded, 128 + at, {0, 999}, {0, 999}, 999, 1}, 128), "");
@@ -78,7 +78,7 @@ TEST(BandFragments, CutAtEveryColumn) {
   }
 }
 
-// Positions and distances at the ends of what closed forms hold: nothing overflows.
+// Positions and distances lie at the limits of closed forms, and nothing overflows.
 TEST(BandFragments, HoldExtremeValues) {
   constexpr int kFar = kClosedFormUnbounded + kClosedFormUnbounded / 2 + kClosedFormMaxLength;
   for (const int begin : {-kFar, 0, kFar}) {

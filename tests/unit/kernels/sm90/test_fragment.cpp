@@ -1,5 +1,5 @@
-// Layout closed forms of sm_90a against what defines them; the hardware's own answer is in
-// tests/gpu.
+// Compares the formulas of the layouts of sm_90a with their definitions. tests/gpu compares them
+// with the hardware.
 #include <gtest/gtest.h>
 
 #include <cstdint>

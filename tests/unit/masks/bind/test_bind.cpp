@@ -1,4 +1,4 @@
-// Binding: groups of pairs, tables, derived tables, and every error that it reports.
+// Tests binding: groups of pairs, tables, derived tables, and every error that it reports.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// Arguments of named masks that are no mistake of the program and yet give an empty, a full or
-// another mask: each is an error that says what to write.
+// Tests arguments of named masks that a program may mean and that yet give an empty, a full or
+// another mask. Each is an error that says what to write.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -162,7 +162,7 @@ TEST(BindLimits, ChecksExpressionsForEachElementAndHead) {
   EXPECT_EQ(error_of("window(1 + h)", shape), "no error");
 }
 
-// What is undefined makes the cells that look at it undefined, as everywhere.
+// An undefined entry makes the cells that read it undefined, as everywhere.
 TEST(BindLimits, LeavesUndefinedArgumentsToTheCells) {
   EXPECT_EQ(error_of("window(1 // 0)"), "no error");
   EXPECT_EQ(error_of("true | prefix(1 // 0)"), "no error");

@@ -1,4 +1,4 @@
-// Bound programs against the oracle, cell by cell, on random masks.
+// Compares bound programs with the oracle, cell by cell, on random masks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,8 @@
 namespace fdma {
 namespace {
 
-// One (batch, head) pair: same cells, a canonical program, ranges that hold at every cell.
+// Checks one (batch, head) pair: the cells, that the program is canonical, and that its ranges hold
+// at every cell.
 void check_program(const IrProgram& program, const std::vector<std::uint8_t>& expected) {
   testing::IrInterpreter interpreter(program);
   ASSERT_EQ(interpreter.cells(), expected) << dump(program);

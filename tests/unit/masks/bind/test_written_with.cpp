@@ -1,4 +1,4 @@
-// Which compiled masks are those of one batch element or head alone.
+// Tests which compiled masks hold for one batch element or head alone.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -14,7 +14,7 @@ namespace {
 
 using reference::TableSet;
 
-// "", "b", "h" or "bh".
+// Returns "", "b", "h" or "bh".
 std::string marks_of(const BlockMask& mask) {
   return std::string(mask.is_per_batch ? "b" : "") + (mask.is_per_head ? "h" : "");
 }
@@ -63,7 +63,7 @@ TEST(WrittenWith, TellsTablesWithAnExtentForElementsOrHeads) {
   EXPECT_EQ(marks_of("tiles(@t, 4, 4)", table_of(DType::boolean, {1, 1, 1, 2})), "bh");
 }
 
-// A dense mask of one head serves all, as everywhere.
+// A dense mask of one head holds for all heads, as everywhere.
 TEST(WrittenWith, LeavesDenseMasksToServeAll) {
   EXPECT_EQ(marks_of("bits(@t)", table_of(DType::boolean, {4, 8})), "");
   EXPECT_EQ(marks_of("bits(@t)", table_of(DType::boolean, {1, 4, 8})), "");
@@ -80,7 +80,7 @@ TEST(WrittenWith, TellsLearnedMasksAsTheUserWroteThem) {
   EXPECT_EQ(marks_of("window(h + 1) & topk(@t, 2)", scores({8})), "h");
   EXPECT_EQ(marks_of("topk(@t, h + 2, among=causal)", scores({8})), "h");
   EXPECT_EQ(marks_of("causal | topk(@t, 2, among=k > b)", scores({8})), "b");
-  // Two KV heads are written out as tables by element and head; the user has named no element.
+  // Two KV heads become tables by element and head, although the user has named no element.
   TableSet two;
   two.add("t", DType::float32, {2, 8}, {1, 2, 3, 4, 5, 6, 7, 8, 8, 7, 6, 5, 4, 3, 2, 1});
   EXPECT_EQ(marks_of("k == 0 | topk(@t, 2, among=causal)", two, 1, 4), "");

@@ -1,4 +1,5 @@
-// Hand-built programs, and the slow obvious way to evaluate them, for the tests of the box engine.
+// Builds programs by hand for the tests of the box engine, and evaluates them in a slow and simple
+// way.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 
 namespace fdma::box_test {
 
-/// Builds a program node by node; equal nodes are not merged.
+/// Builds a program node by node. Equal nodes are not merged.
 class ProgramBuilder {
  public:
   ProgramBuilder(std::int64_t q_len, std::int64_t kv_len);
@@ -29,10 +30,10 @@ class ProgramBuilder {
   IrProgram program;
 };
 
-/// The outcome of the root at one cell; nothing where it is undefined.
+/// Returns the outcome of the root at one cell; nothing if it is undefined.
 std::optional<bool> evaluate_cell(const IrProgram& program, std::int64_t q, std::int64_t k);
 
-/// The cells of a mask, one byte each, row-major.
+/// Returns the cells of a mask, one byte each, row-major.
 std::vector<std::uint8_t> cells_of(const SegmentMask& mask);
 
 }  // namespace fdma::box_test

@@ -1,4 +1,5 @@
-// The box engine on programs written by hand: one for each kind of atom, error messages, extents.
+// Tests the box engine on programs written by hand: one for each kind of atom, error messages,
+// extents.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The box engine against the cell-by-cell evaluator on random programs: every operator, tables,
-// loops, overflow and undefined cells.
+// Compares the box engine with the cell-by-cell evaluator on random programs: every operator,
+// tables, loops, overflow and undefined cells.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -153,7 +153,7 @@ class RandomProgram {
   std::int64_t next_loop_ = 0;
 };
 
-/// The mask that the builder makes of cells given one by one.
+/// Returns the mask that the builder makes of single cells.
 SegmentMask build(const IrProgram& program, BlockShape block,
                   const std::vector<std::uint8_t>& cells) {
   SegmentBuilder builder(program.q_len, program.kv_len, block);
@@ -227,7 +227,7 @@ TEST(LowerBoxes, EqualsCellByCellEvaluationOnRandomPrograms) {
     check(seed);
     if (HasFatalFailure()) return;
   }
-  // Both outcomes must be common for this test to mean something.
+  // The test is meaningful only if both outcomes are common.
   EXPECT_GT(num_undefined, 300);
   EXPECT_LT(num_undefined, 2700);
 }

@@ -1,4 +1,4 @@
-// Piecewise functions and regions against cells.
+// Compares piecewise functions and regions with cells.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -1,5 +1,5 @@
-// A slow interpreter of bound programs, cell by cell: what binding and simplification are checked
-// with. Values follow tests/reference/three_valued.hpp.
+// A slow interpreter of bound programs, cell by cell, with which binding and simplification are
+// compared. Values follow tests/reference/three_valued.hpp.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class IrInterpreter {
     return evaluate(program_.root);
   }
 
-  /// Every cell, row-major: 0, 1, or 2 where undefined.
+  /// Returns every cell, row-major: 0, 1, or 2 where it is undefined.
   std::vector<std::uint8_t> cells() {
     std::vector<std::uint8_t> out;
     for (std::int64_t q = 0; q < program_.q_len; ++q) {

@@ -1,4 +1,4 @@
-// Ranges over boxes hold for every cell, and are exact for single cells.
+// Tests that ranges over boxes hold for every cell, and are exact for single cells.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -40,7 +40,7 @@ TEST(RangeAnalysis, DecidesBoxes) {
 TEST(RangeAnalysis, GuardsMakeLookUpsHarmless) {
   reference::TableSet tables;
   tables.add("t", DType::int32, {50}, std::vector<std::int64_t>(50, 1));
-  // 80 rows, 50 keys: pos is negative in the first 30 rows.
+  // There are 80 rows and 50 keys, so pos is negative in the first 30 rows.
   reference::TableSet ids;
   std::vector<std::int64_t> values(50);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i * i % 7);
@@ -69,7 +69,8 @@ TEST(RangeAnalysis, ExtremesOverflow) {
   EXPECT_TRUE(none.may_be_undefined);
 }
 
-// Every node of random programs: the cell's value lies in the range of each box around it.
+// The value of every node of a random program at a cell lies in the range of each box around the
+// cell.
 TEST(RangeAnalysis, HoldsOnRandomPrograms) {
   reference::RandomMaskOptions options;
   options.max_len = 10;

@@ -1,4 +1,4 @@
-// The canonical form: which spellings of a mask become one program.
+// Tests which spellings of a mask become one canonical program.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -86,14 +86,14 @@ TEST(Simplify, ConditionsFold) {
 }
 
 TEST(Simplify, NeverChangesWhichCellsAreUndefined) {
-  // 0 * x is 0 only where x has a value, and q // k has none for k = 0.
+  // 0 * x is 0 only where x has a value, and q // k has no value for k = 0.
   for (const char* text : {"0 * (q // k) == 0", "q // k == q // k", "q // k - q // k == 0",
                            "(q // k < 3) & ~(q // k < 3)", "where(q // k < 3, true, true)",
                            "int(q // k < 3) >= 0", "min(q // k, 100) < 101"})
     EXPECT_NE(program_of(text, 60, 100).find("floor_div"), std::string::npos) << text;
   expect_same("false & q // k == 1", "false");
   expect_same("true | q // k == 1", "true");
-  // Sums that may overflow stay as they were written.
+  // Sums that may overflow stay as they are written.
   EXPECT_NE(
       program_of("q * 9223372036854775807 + k * 9223372036854775807 < 5", 60, 100).find("add"),
       std::string::npos);

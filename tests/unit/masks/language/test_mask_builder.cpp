@@ -11,7 +11,7 @@
 namespace fdma::mask {
 namespace {
 
-// The expression, after checking that parsing its text gives the same one.
+// Returns the text of the expression, after a check that it parses to the same expression.
 std::string text_of(const BoolExpr& mask) {
   const auto expr = build(mask);
   if (!expr) return "error: " + expr.error().message;

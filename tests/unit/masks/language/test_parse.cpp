@@ -1,4 +1,4 @@
-// Parsing: structure of what is read, and what is refused. The texts of diagnostics are golden
+// Tests the structure of what is parsed, and refusals. The texts of diagnostics are golden
 // (tests/golden/diagnostics).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

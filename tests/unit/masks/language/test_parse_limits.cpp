@@ -1,4 +1,4 @@
-// Depth and size: whatever the text, the parser answers, and in time linear in it.
+// Tests depth and size. The parser answers any text, in time linear in the text.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Round trips of random expressions, and random damage to their texts.
+// Tests round trips of random expressions, and random damage to their texts.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -31,7 +31,7 @@ TEST(ParseRandom, ReadsBackWhatToTextWrites) {
   }));
 }
 
-// The same, without RapidCheck's shrinking, over many fixed seeds.
+// Runs the same test over many fixed seeds, without RapidCheck's shrinking.
 TEST(ParseRandom, ReadsBackFiveThousandMasks) {
   for (std::uint64_t seed = 0; seed < 5000; ++seed) {
     reference::RandomMaskOptions options;

@@ -1,4 +1,4 @@
-// The examples of docs/spec-language.md, run by the oracle and by the compiler.
+// Runs the examples of docs/spec-language.md by the oracle and by the compiler.
 // FDMA_REBASE_GOLDEN=1 rewrites the drawings from the oracle (read the difference before committing
 // it).
 #include <fmt/format.h>
@@ -51,7 +51,7 @@ std::string without_last_line_end(std::string text) {
   return text;
 }
 
-// What the oracle says, in the notation of the page.
+// Returns the oracle's answer in the notation of the page.
 std::string answer_of_oracle(const SpecExample& example) {
   const auto expr = parse_mask(example.spec);
   if (!expr) return fmt::format("error syntax: {}", expr.error().message);
@@ -74,7 +74,7 @@ std::string answer_of_oracle(const SpecExample& example) {
   return without_last_line_end(drawing);
 }
 
-// What the compiler says, likewise; any undefined cell is "undefined".
+// Returns the compiler's answer in the same notation; any undefined cell gives "undefined".
 std::string answer_of_compiler(const SpecExample& example) {
   const auto expr = parse_mask(example.spec);
   if (!expr) return fmt::format("error syntax: {}", expr.error().message);
@@ -106,7 +106,7 @@ bool starts_with(const std::string& text, std::string_view prefix) {
   return std::string_view(text).starts_with(prefix);
 }
 
-// "error <code>: <words>": the code, and the words somewhere in the message.
+// Expects an error as "error <code>: <words>": this code, and the words somewhere in the message.
 void expect_error(const std::string& answer, const std::string& expected, bool check_words) {
   const std::size_t colon = expected.find(':');
   EXPECT_TRUE(starts_with(answer, expected.substr(0, colon + 1))) << answer;
@@ -120,7 +120,7 @@ TEST(SpecLanguageDoc, OracleDrawsEveryExample) {
   const auto& all = examples();
   for (auto example = all.rbegin(); example != all.rend(); ++example) {
     SCOPED_TRACE(fmt::format("line {}: {}", example->line, example->spec));
-    // Selection is no function of one cell; test_topk.cpp has its own oracle.
+    // A selection is no function of one cell; test_topk.cpp has an oracle for it.
     if (starts_with(example->expected, "1") && example->spec.find("topk") != std::string::npos)
       continue;
     const std::string answer = answer_of_oracle(*example);

@@ -1,4 +1,4 @@
-// Lowering that is broken off: box form, interval form by key, learned selection.
+// Tests lowering that is cancelled: box form, interval form by key, learned selection.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,7 +11,8 @@
 namespace fdma {
 namespace {
 
-// One program of each way through lower; ends of intervals so uneven that no closed form serves.
+// Holds a program for each way through lowering. The ends of intervals are so uneven that no closed
+// form fits.
 struct Ways {
   std::vector<std::int64_t> ends = std::vector<std::int64_t>(10000);
   std::vector<float> scores = std::vector<float>(10000);

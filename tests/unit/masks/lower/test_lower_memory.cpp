@@ -1,7 +1,5 @@
-// The budgets of the interval engine: what is over one takes box form, with the same result.
-//
-// How much memory compiling takes is tested on the tool, in processes of their own
-// (tests/python/tool/test_limits.py).
+// Tests the budgets of the interval engine. A mask that exceeds one takes box form, with the same
+// result. tests/python/tool/test_limits.py tests the memory of compiling in processes of their own.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -43,7 +41,7 @@ struct Inputs {
   }
 };
 
-// `names[i % 2] < 7 i`, joined by an operator; every fifth term comes twice.
+// Joins terms `names[i % 2] < 7 i` by an operator. Every fifth term comes twice.
 std::string chain(const std::string& join, int num_terms) {
   std::string text = "k < 3";
   for (int i = 0; i < num_terms; ++i) {
@@ -55,7 +53,8 @@ std::string chain(const std::string& join, int num_terms) {
 }
 
 TEST(Region, AsksForItsBudgetAfterEveryBand) {
-  // causal, whose end meets each of 4,000 intervals: 16 million intervals if nobody asks.
+  // The end of causal meets each of 4,000 intervals, which are 16 million intervals without a
+  // budget.
   IntervalEffort effort;
   constexpr std::int64_t n = 8000;
   Region causal;
@@ -160,7 +159,8 @@ TEST(MaskStatistics, CountsByTheStoredFormWhatTheCellsHave) {
 }
 
 TEST(MaskStatistics, MakesWhatIsNotCanonicalCanonicalRunByRun) {
-  // causal & even keys, with a full, an empty and a doubled bitmap in place of what they should be.
+  // The mask is causal & even keys, with a full, an empty and a doubled bitmap in place of the
+  // right ones.
   const Inputs inputs;
   const auto wanted =
       inputs.lowered("causal & k % 2 == 0", 1024, 1024, {}, LoweringEngine::automatic);

@@ -1,5 +1,5 @@
-// Closed forms by the words of an expression: the cells of the compiled mask, and the parameters of
-// the text.
+// Tests closed forms that are found from the words of an expression: the cells of the compiled
+// mask, and the parameters of the text.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -60,7 +60,7 @@ ParametricMask form_of(const std::string& spec, const MaskShape& shape) {
   return std::get<std::vector<ParametricMask>>(compiled.form->groups).at(0);
 }
 
-// Windows, sinks and prefixes that a single query, or short ones, do not show.
+// A single query, or short lengths, do not show these windows, sinks and prefixes.
 TEST(ParametricForm, KeepsTheParametersOfTheText) {
   const MaskShape decode{1, 1, {1}, {41}};
   EXPECT_EQ(form_of("causal & window(16)", decode).left, 15);
@@ -93,7 +93,7 @@ TEST(ParametricForm, HasOneForEachElement) {
   EXPECT_TRUE(equal_cells(compiled.mask, *compiled.form));
 }
 
-// Random combinations: the cells are those of the mask whatever the words are, or there is no form.
+// A random combination has the cells of the mask, whatever its words are, or it has no form.
 TEST(ParametricForm, HasTheCellsOfTheMask) {
   const std::vector<std::string> terms{"causal",
                                        "window(9)",

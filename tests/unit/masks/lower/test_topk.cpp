@@ -1,4 +1,4 @@
-// Compiled topk against its literal definition: for each query, sort the keys that `among` shows.
+// Compares compiled topk with its literal definition: each query sorts the keys that `among` shows.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ TensorView view_of(const std::vector<float>& values, const std::vector<std::int6
                               extents.data());
 }
 
-// Of the visible keys of (b, h, q), is k one of the w best?
+// True if k is one of the w best of the visible keys of (b, h, q).
 bool is_kept(const std::vector<float>& scores, std::int64_t row, std::int64_t kv_extent,
              std::int64_t w, const MaskShape& shape, const Visible& visible, std::int64_t b,
              std::int64_t h, std::int64_t q, std::int64_t k) {
@@ -182,7 +182,7 @@ TEST(CompileTopk, TakesItsWidthFromAParameter) {
       "@w");
 }
 
-// w is one number for every cell of a batch element and head, however it is written.
+// w is one number for all cells of a batch element and head, however it is written.
 TEST(CompileTopk, TakesAWidthPerBatchElementAndHead) {
   const MaskShape shape = shape_of(2, 4, {30}, {41});
   const std::vector<float> scores = random_scores(2 * 41, 9);
@@ -223,7 +223,7 @@ TEST(CompileTopk, TakesAWidthPerBatchElementAndHead) {
   }
 }
 
-// Wherever topk may stand, in another one too, against the oracle.
+// The oracle is compared with topk at every place where it may stand, inside another topk, too.
 TEST(CompileTopk, EqualsTheOracle) {
   const MaskShape shape = shape_of(2, 4, {45, 20}, {45, 61});
   const std::vector<float> scores = random_scores(2 * 2 * 61, 11);

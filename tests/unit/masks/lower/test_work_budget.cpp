@@ -1,4 +1,4 @@
-// LowerOptions::max_work, and loops that are broken off.
+// Tests LowerOptions::max_work, and loops that are interrupted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
