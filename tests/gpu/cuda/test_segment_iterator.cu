@@ -99,7 +99,7 @@ TEST_F(SegmentIteratorOnDevice, WalksThePlansOfTheMaskSuiteAsTheHostDoes) {
   EXPECT_GT(num_compared, 10000);
 }
 
-TEST_F(SegmentIteratorOnDevice, WalksKvIndexListsAndItemsWithoutKeysAsTheHostDoes) {
+TEST_F(SegmentIteratorOnDevice, WalksKvIndexListsAndWorkTilesWithoutKeysAsTheHostDoes) {
   std::mt19937 rng(6);
   std::int64_t num_compared = 0;
   for (int trial = 0; trial < 20; ++trial) {

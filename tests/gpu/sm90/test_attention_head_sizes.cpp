@@ -53,7 +53,7 @@ TEST_P(AttentionHeadSizesOnGpu, AreAccurateForEveryKindOfSegment) {
 }
 
 // Several work tiles for each block, of one tile and of many.
-TEST_P(AttentionHeadSizesOnGpu, AreAccurateWithManyItems) {
+TEST_P(AttentionHeadSizesOnGpu, AreAccurateWithManyWorkTiles) {
   GpuFixture fixture;
   const MaskCase mask = testing::case_of(
       "causal", testing::make_cells(700, 700, [](auto q, auto k) { return k <= q; }), {128, 128});

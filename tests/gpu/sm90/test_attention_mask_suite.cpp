@@ -63,7 +63,7 @@ TEST(AttentionOnGpu, IsAccurateWithManyWorkTilesForEachBlock) {
   expect_good(testing::many_work_tile_cases());
 }
 
-TEST(AttentionOnGpu, IsAccurateWithATailInEveryItem) {
+TEST(AttentionOnGpu, IsAccurateWithATailInEveryWorkTile) {
   FDMA_SKIP_WITHOUT_HOPPER();
   expect_good(testing::tail_cases());
 }

@@ -108,7 +108,7 @@ TEST(BackendAttentionCase, RandomAndSmallCasesHaveEveryKindOfSegment) {
   }
 }
 
-TEST(BackendAttentionCase, ManyItemsAreMoreThanThreeForEachWorker) {
+TEST(BackendAttentionCase, ManyWorkTilesAreMoreThanThreeForEachWorker) {
   for (const BackendCase& test_case : testing::many_work_tile_cases()) {
     std::int64_t work_tiles = 0;
     for (const std::int64_t q_len : test_case.mask->mask.shape.q_lens)

@@ -274,7 +274,7 @@ TEST(AttentionBackward, TakesABiasOfMinusInfinityForAMask) {
   }
 }
 
-TEST(AttentionBackward, CountsItemsAndStopsWhenCancelled) {
+TEST(AttentionBackward, CountsWorkTilesAndStopsWhenCancelled) {
   CpuFixture fixture;
   const MaskCase mask = testing::case_of(
       "causal", testing::make_cells(400, 400, [](auto q, auto k) { return k <= q; }), {128, 128});

@@ -207,7 +207,7 @@ TEST(AttentionTensors, MayHaveNoRowsOrNoKeys) {
   }
 }
 
-TEST(AttentionProgress, CountsEveryItem) {
+TEST(AttentionProgress, CountsEveryWorkTile) {
   const MaskCase mask = ragged_case();
   const auto plan = make_plan(mask.mask, ragged_shape(mask), {}, small_tiles());
   ASSERT_TRUE(plan);

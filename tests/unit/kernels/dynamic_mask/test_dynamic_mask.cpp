@@ -261,7 +261,7 @@ TEST(DynamicMaskAttention, BackwardNamesTheTensorThatIsWrong) {
   EXPECT_THAT(error(*made), HasSubstr("dt_proj: expected dt_proj and a_coef of the forward call"));
 }
 
-TEST(KvWorklistRoom, SegmentsSuitTheNumberOfItems) {
+TEST(KvWorklistRoom, SegmentsSuitTheNumberOfWorkTiles) {
   const dynamic_mask::KvWorklistRoom large =
       dynamic_mask::kv_worklist_room(32, 131072, 131072, 2048, 1);
   EXPECT_EQ(large.segment_tiles, 32);

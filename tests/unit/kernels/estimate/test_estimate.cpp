@@ -264,7 +264,7 @@ TEST(Estimate, KeysThatMissL2CostMore) {
   EXPECT_DOUBLE_EQ((*estimate(mask.mask, shape, profile)).masked.time_us, near_us);
 }
 
-TEST(Estimate, AMillionTokensCostNoMoreThanTheirItems) {
+TEST(Estimate, AMillionTokensCostNoMoreThanTheirWorkTiles) {
   // Code whose cost grows with cells or tiles would not finish here: there are 2^40 cells, and 67
   // million tiles for each head.
   constexpr std::int64_t kLen = 1 << 20;

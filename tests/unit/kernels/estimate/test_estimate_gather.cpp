@@ -76,7 +76,7 @@ TEST(EstimateGather, ThePowerLimitTakesOfTilesAndIndexTilesTheirOwnShares) {
                    found.launch_us + (1 + (0.25 + 0.0625) / 2) * found.schedule.makespan_us);
 }
 
-TEST(EstimateGather, LastIndexTileOfAListCountsUnitsOf32Keys) {
+TEST(EstimateGather, LastIndexTileOfAListCountsGroupsOf32Keys) {
   // The list has 43 keys of 128, or 128 + 43.
   const auto cells_of = [](std::int64_t keys, DType dtype, std::int32_t head_dim = 128,
                            ScoreKind score = ScoreKind::none) {

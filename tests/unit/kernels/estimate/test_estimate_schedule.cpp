@@ -19,7 +19,7 @@ double makespan_by_definition(const std::vector<double>& work_tiles, int num_wor
   return *std::max_element(free_at.begin(), free_at.end());
 }
 
-TEST(SimulateSchedule, GivesEachItemToTheWorkerThatIsFreeFirst) {
+TEST(SimulateSchedule, GivesEachWorkTileToTheWorkerThatIsFreeFirst) {
   EXPECT_DOUBLE_EQ(simulate_schedule(std::vector<double>{3, 2, 2}, 2).makespan_us, 4);
   EXPECT_DOUBLE_EQ(simulate_schedule(std::vector<double>{2, 2, 3}, 2).makespan_us, 5);
   std::mt19937 rng(1);
@@ -52,7 +52,7 @@ TEST(SimulateSchedule, KeepsItsBounds) {
   }
 }
 
-TEST(SimulateSchedule, ItemsTakenAheadMayGoToTheWrongWorker) {
+TEST(SimulateSchedule, WorkTilesTakenAheadMayGoToTheWrongWorker) {
   EXPECT_DOUBLE_EQ(simulate_schedule(std::vector<double>{3, 2, 2}, 2, 0.5).makespan_us, 4);
   const double us = simulate_schedule(std::vector<double>{3, 2, 2}, 2, 3).makespan_us;
   EXPECT_TRUE(us == 4 || us == 5) << us;
@@ -60,7 +60,7 @@ TEST(SimulateSchedule, ItemsTakenAheadMayGoToTheWrongWorker) {
   EXPECT_DOUBLE_EQ(simulate_schedule(std::vector<double>{5, 1}, 3, 2).makespan_us, 5);
 }
 
-TEST(SimulateSchedule, ItemsTakenAheadKeepTheirBounds) {
+TEST(SimulateSchedule, WorkTilesTakenAheadKeepTheirBounds) {
   std::mt19937 rng(4);
   for (int trial = 0; trial < 500; ++trial) {
     std::vector<double> work_tiles(1 + rng() % 300);
@@ -82,7 +82,7 @@ TEST(SimulateSchedule, OneWorkerTakesTheSum) {
   EXPECT_DOUBLE_EQ(schedule.balance(), 1);
 }
 
-TEST(SimulateSchedule, NoItemsTakeNoTime) {
+TEST(SimulateSchedule, NoWorkTilesTakeNoTime) {
   const Schedule schedule = simulate_schedule({}, 132);
   EXPECT_EQ(schedule.makespan_us, 0);
   EXPECT_EQ(schedule.balance(), 1);

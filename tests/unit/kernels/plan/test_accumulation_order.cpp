@@ -152,7 +152,7 @@ TEST(AccumulationOrder, WalksDownWhereTheCacheIsShort) {
 }
 
 // The work tiles of several heads run side by side.
-TEST(AccumulationOrder, OfKvWorklistsPlacesEveryTileBehindTheItemsBefore) {
+TEST(AccumulationOrder, OfKvWorklistsPlacesEveryTileBehindTheWorkTilesBefore) {
   const testing::MaskCase mask = testing::case_of(
       "eviction",
       testing::make_cells(1200, 900,

@@ -36,7 +36,7 @@ Rows entries_of_keys(const KvWorklist& lists, int most) {
   return counts;
 }
 
-TEST(EntrySums, GivePairsOfEntriesARowBesideThoseOfTheirKey) {
+TEST(EntryAccumulators, GivePairsOfEntriesARowBesideThoseOfTheirKey) {
   const testing::MaskCase mask = testing::case_of(
       "come back",
       testing::make_cells(700, 300,

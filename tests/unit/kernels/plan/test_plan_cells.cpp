@@ -135,7 +135,7 @@ TEST(MakePlan, ScansOrGathersColumnsAsAsked) {
   EXPECT_EQ(testing::check_plan(*gather, each), "");
 }
 
-TEST(MakePlan, KeepsOneItemPerQueryTileWhereThereAreNoKeys) {
+TEST(MakePlan, KeepsOneWorkTilePerQueryTileWhereThereAreNoKeys) {
   for (const auto& [q_len, kv_len] : {std::pair{0, 0}, {0, 50}, {50, 0}, {1, 1}}) {
     const MaskCase each = testing::case_of(
         "none", testing::make_cells(q_len, kv_len, [](auto, auto) { return false; }), {16, 16});

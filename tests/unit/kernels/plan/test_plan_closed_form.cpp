@@ -91,7 +91,7 @@ TEST(MakeClosedFormPlan, SharesAClosedFormWhereElementsDifferInLengthOnly) {
   }
 }
 
-TEST(MakeClosedFormPlan, CountsTilesAndOrdersItemsLongestFirst) {
+TEST(MakeClosedFormPlan, CountsTilesAndOrdersWorkTilesLongestFirst) {
   ParametricMask form = testing::plain_forms(512, 512)[1];
   const BlockMask mask = testing::block_mask_of(form);
   AttentionShape shape = testing::shape_for(mask, 2, 4, 2);

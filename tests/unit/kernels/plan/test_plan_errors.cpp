@@ -141,7 +141,7 @@ TEST(MakePlan, NamesItsOptions) {
               HasSubstr("columns: expected automatic, scan, gather or reorder, got 'x'"));
 }
 
-TEST(ValidatePlan, RejectsOneChangedFieldOfItems) {
+TEST(ValidatePlan, RejectsOneChangedFieldOfWorkTiles) {
   const MaskCase each = causal_case(100, 100);
   PlanOptions options;
   options.tile = {32, 32};

@@ -37,7 +37,7 @@ std::int64_t kv_head(const AttentionPlan& plan, const WorkTile& work_tile) {
          work_tile.head / plan.shape.group_size();
 }
 
-TEST(PlanOrder, TakesTheLongestItemsFirst) {
+TEST(PlanOrder, TakesTheLongestWorkTilesFirst) {
   const auto plan = make_plan(compiled("causal", 2048), shape_of(2048, 2, 4, 2));
   ASSERT_TRUE(plan);
   ASSERT_EQ(plan->work_tiles.size(), 2U * 4 * 16);

@@ -275,7 +275,7 @@ TEST(SplitPlans, GainWhatIsAskedOrStayWhole) {
   }
 }
 
-TEST(SplitPlans, StayWholeWhereThereAreItemsForAll) {
+TEST(SplitPlans, StayWholeWhereThereAreWorkTilesForAll) {
   for (const char* spec : {"causal", "~(k < 0)"}) {
     const BlockMask mask = compiled(spec, 8192, 8192);
     EXPECT_TRUE(plan_of(mask, half_shape(mask, 4, 32, 8)).split_rows.empty());

@@ -9,7 +9,7 @@ namespace {
 
 using testing::MaskCase;
 
-TEST(PlanText, ShowsHeaderCountsAndItems) {
+TEST(PlanText, ShowsHeaderCountsAndWorkTiles) {
   const MaskCase each = testing::case_of(
       "", testing::make_cells(40, 50, [](auto q, auto k) { return k <= q + 10; }), {16, 16});
   PlanOptions options;
@@ -35,7 +35,7 @@ TEST(PlanText, ShowsHeaderCountsAndItems) {
 }
 
 // The live ranges are long and thin, and rows from 256 on have no keys.
-TEST(PlanText, ShowsColumnsKvIndexListsAndItemsWithoutKeys) {
+TEST(PlanText, ShowsColumnsKvIndexListsAndWorkTilesWithoutKeys) {
   testing::Cells cells(384, 1024);
   for (std::int64_t k = 0; k < 1024; k += 9) {
     for (std::int64_t q = k % 5 * 40; q < 180 + k % 7 * 10; ++q) cells.at(q, k) = 1;

@@ -396,7 +396,7 @@ TEST(Samples, AreDenserWhereFewRanksAreBetter) {
   }
 }
 
-TEST(CutRows, PiecesThatAreReadWithoutTheirMask) {
+TEST(CutRows, KeySegmentsThatAreReadWithoutTheirMask) {
   const auto key_segments_of = [](const ColumnIntervals& among) {
     const auto cut = cut_mask(among, 5);
     EXPECT_TRUE(cut);
