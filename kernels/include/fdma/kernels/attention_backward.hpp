@@ -58,9 +58,8 @@ struct BackwardTensors {
 
 /// How a backward call computes D.
 enum class DeltaSource : std::uint8_t {
-  /// For 16-bit out: `keys` where dkey_bias is wanted or queries are few (kFewQueries); where
-  /// out_low is given, `keys` only where queries are very few (kVeryFewQueries). Otherwise
-  /// `output`.
+  /// `corrected` for a 16-bit out if dkey_bias is wanted or queries are few (kFewQueries); if
+  /// out_low is given, only if queries are very few (kVeryFewQueries). Otherwise `output`.
   automatic,
   output,  ///< rowsum(dout * (out + out_low)); out_low counts as 0 where it is absent
   /// The exact delta: D of `output` plus the sum of P * (dout v^T - D) along each row, exact to
