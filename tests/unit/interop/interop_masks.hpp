@@ -13,10 +13,10 @@ struct NamedBlockMask {
   BlockMask mask;
 };
 
-/// The mask suite at `seq_len` tokens, compiled in blocks of 128.
+/// Returns the mask suite at `seq_len` tokens, compiled in blocks of 128.
 std::vector<NamedBlockMask> compiled_suite(std::int64_t seq_len);
 
-/// The specification, compiled for these lengths.
+/// Compiles the specification for these lengths.
 BlockMask compiled(const std::string& spec, std::int64_t q_len, std::int64_t kv_len,
                    BlockShape block = {}, std::int64_t num_heads = 1);
 

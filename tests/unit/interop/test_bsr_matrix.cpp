@@ -1,4 +1,5 @@
-// Block sparse rows: any blocks, exact both ways, and every kind of damage named.
+// Tests block sparse rows. Any blocks are exact both ways, and the error of every kind of damage
+// names it.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -16,8 +17,8 @@ using testing::Cells;
 using testing::compiled;
 using testing::pick;
 
-// A matrix of these cells; some blocks without true cells, columns in any order, counted from 0 or
-// 1, blocks by rows or columns.
+// Returns a matrix of these cells. Some of its blocks have no true cells, columns are in any order,
+// indices count from 0 or 1, and blocks are stored by rows or columns.
 BsrMatrix matrix_of(std::mt19937& rng, const Cells& cells) {
   BsrMatrix matrix;
   matrix.q_len = cells.q_len;

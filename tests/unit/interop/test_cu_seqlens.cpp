@@ -1,5 +1,5 @@
-// FlashAttention's packed sequences against their definition, exact both ways, and every kind of
-// damage named.
+// Compares FlashAttention's packed sequences with their definition. They are exact both ways, and
+// the error of every kind of damage names it.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -30,7 +30,7 @@ bool sees(const CuSeqlens& sequences, std::size_t b, std::int64_t i, std::int64_
   return (left < 0 || j >= i + sk - sq - left) && (right < 0 || j <= i + sk - sq + right);
 }
 
-// The cells of batch element `batch` of the mask.
+// Returns the cells of batch element `batch` of the mask.
 Cells cells_of(const CuSeqlens& sequences, std::size_t batch) {
   const auto& q = sequences.cu_seqlens_q;
   const auto& k = sequences.cu_seqlens_k;
@@ -123,7 +123,7 @@ TEST(CuSeqlensFromBlockMask, IsExactOrAnErrorThatNamesACell) {
   }));
 }
 
-// All masks of 4 x 3 cells: those that some arguments have are exactly those that are exported.
+// All masks of 4 x 3 cells are tried. Exactly those that some arguments describe are exported.
 TEST(CuSeqlensFromBlockMask, FindsEveryMaskOfTheClass) {
   constexpr std::int64_t kRows = 4, kKeys = 3;
   std::vector<char> is_possible(1 << (kRows * kKeys), 0);
@@ -132,7 +132,7 @@ TEST(CuSeqlensFromBlockMask, FindsEveryMaskOfTheClass) {
     for (const char cell : cells.values) code = 2 * code + static_cast<std::size_t>(cell);
     return code;
   };
-  // Borders of up to four sequences, at every place of rows and keys.
+  // Up to four sequences have their borders at every place of rows and keys.
   CuSeqlens sequences;
   const auto visit = [&](auto&& self, Lengths q, Lengths k) -> void {
     if (q.size() == 5) {
@@ -186,7 +186,8 @@ TEST(CuSeqlensFromBlockMask, GivesTheArgumentsOfItsExample) {
   EXPECT_EQ(sequences->window_right, 0);
 }
 
-// One sequence where one is enough: rows and keys that a bottom-right window hides belong to it.
+// One sequence is exported where one is enough. Rows and keys that a bottom-right window hides
+// belong to it.
 TEST(CuSeqlensFromBlockMask, KeepsOneSequenceWhole) {
   const auto expect = [](const std::string& spec, std::int64_t q_len, std::int64_t kv_len,
                          std::int64_t left, std::int64_t right) {

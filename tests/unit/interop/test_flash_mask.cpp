@@ -1,4 +1,5 @@
-// FlashMask's intervals against their definition, exact both ways, and every kind of damage named.
+// Compares FlashMask's intervals with their definition. They are exact both ways, and the error of
+// every kind of damage names it.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -53,7 +54,7 @@ TEST(BlockMaskFromFlashMask, HasTheCellsOfTheRuleAndGoesBack) {
       ASSERT_EQ(testing::cells_of(*mask, mask->group_of[static_cast<std::size_t>(pair)]),
                 cells_of(flash, pair));
     }
-    // In its own form it always fits; the second export equals the first.
+    // A mask always fits in its own form, and the second export equals the first.
     FlashMaskExportOptions options;
     options.is_causal = flash.is_causal;
     options.num_columns = flash.num_columns;

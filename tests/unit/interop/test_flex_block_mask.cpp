@@ -1,4 +1,5 @@
-// FlexAttention's arrays: canonical, exact both ways, and every kind of damage named.
+// Tests FlexAttention's arrays. They are canonical and exact both ways, and the error of every kind
+// of damage names it.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -22,7 +23,8 @@ FlexExportOptions in_blocks(BlockShape block) {
   return options;
 }
 
-// What create_block_mask does: pad with zeros, count, sort each row stably and descending.
+// Does what create_block_mask does: pads with zeros, counts, and sorts each row stably and
+// descending.
 FlexIndexTable sorted_rows(const std::vector<char>& flags, std::int64_t rows, std::int64_t cols) {
   FlexIndexTable table;
   table.width = cols;

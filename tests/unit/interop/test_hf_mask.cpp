@@ -1,5 +1,5 @@
-// Hugging Face's four-dimensional masks: boolean and additive, exact both ways, and every kind of
-// damage named.
+// Tests Hugging Face's masks of four dimensions, boolean and additive. They are exact both ways,
+// and the error of every kind of damage names it.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -29,7 +29,7 @@ HfMask one_row(DType dtype, const std::vector<T>& values) {
   return {1, 1, 1, static_cast<std::int64_t>(values.size()), dtype, bytes_of(values)};
 }
 
-// The keys that the one row of a mask sees, as text.
+// Returns the keys that the one row of a mask sees, as text.
 std::string row_text(const HfMask& mask) {
   const auto read = block_mask_from_hf_mask(mask);
   if (!read) return read.error().message;

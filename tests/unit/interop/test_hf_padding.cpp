@@ -1,5 +1,5 @@
-// Hugging Face's padding masks against their definition, exact both ways, and every kind of damage
-// named.
+// Compares Hugging Face's padding masks with their definition. They are exact both ways, and the
+// error of every kind of damage names it.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 

@@ -1,5 +1,5 @@
-// Groups of every layout: what was written reads back, and each kind of damage is an error that
-// names the field.
+// Tests groups of every layout. A group that was written reads back, and each kind of damage is an
+// error that names the field.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -97,7 +97,7 @@ OwnedTable number(std::int64_t value) {
   return made;
 }
 
-// The importer answers with a mask or with words; `field` must be among them.
+// The importer gives a mask, or an error whose words contain `field`.
 void expect_error(const Layout& layout, const InteropGroup& group, const std::string& field) {
   const auto mask = layout.read(group);
   ASSERT_FALSE(mask) << layout.name << ": " << field;
@@ -178,7 +178,7 @@ TEST(InteropGroups, RejectSizesThatDisagree) {
           EXPECT_FALSE(mask.error().message.empty()) << layout.name << ": " << name;
           continue;
         }
-        // Fewer query rows, keys or a padding column make another good group.
+        // With fewer query rows or keys, or without a padding column, this is another good group.
         const bool is_shorter = (layout.name == "hf_mask" && d >= 2) ||
                                 (layout.name == "hf_padding" && d == 1) ||
                                 (layout.name == "flash_mask" && d == 2);

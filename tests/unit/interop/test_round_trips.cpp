@@ -1,6 +1,6 @@
-// Every pair of representations: the six stored formats and the layouts of other systems. A mask
-// goes through one and then the other, and comes back cell for cell; what the second one holds does
-// not depend on the way there, to the bit.
+// Tests every pair of representations: the six stored formats and the layouts of other systems. A
+// mask goes through one and then the other and comes back cell for cell. The content of the second
+// one does not depend on the way there, to the bit.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -210,8 +210,8 @@ TEST(RoundTrips, TakeMasksOfNarrowClassesThroughEveryPair) {
   }));
 }
 
-// Lengths per batch element: formats of ours and cu_seqlens hold them, the other layouts have one
-// pair of lengths and say so.
+// Our formats and cu_seqlens hold lengths per batch element. The other layouts have one pair of
+// lengths, and their errors say so.
 TEST(RoundTrips, TakeRaggedLengthsWhereALayoutHasThem) {
   EXPECT_TRUE(rc::check("ragged", [](std::uint32_t seed) {
     std::mt19937 rng(seed);

@@ -1,4 +1,4 @@
-// A check that never fails proves nothing: results are made wrong in one place each.
+// Results are made wrong in one place each, because a check that never fails proves nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Two batch elements, four heads on two; rows 0 and 1 see no key.
+// There are two batch elements and four heads on two; rows 0 and 1 see no key.
 class AttentionCheckTest : public ::testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
@@ -96,7 +96,7 @@ TEST_P(AttentionCheckTest, AcceptsWhatIsRight) {
 
 TEST_P(AttentionCheckTest, FindsAnErrorJustAboveTheBound) {
   const AttentionCheck right = check();
-  // 24 elements in each of 1200 rows, and one is off.
+  // Each of 1200 rows has 24 elements, and one is wrong.
   const float old = get_out(1, 2, 77, 5);
   const auto off = static_cast<float>(right.out.bound() * 2 + 0.01 * std::fabs(old));
   set_out(1, 2, 77, 5, old + off);
@@ -145,7 +145,7 @@ TEST_P(AttentionCheckTest, ANumberIsWrongWhereTheReferenceHasNan) {
 }
 
 TEST_P(AttentionCheckTest, AKeyTooManyIsFound) {
-  // As if row 100 of every head had been computed with the window of row 101.
+  // The result is as if row 100 of every head had the window of row 101.
   for (std::int64_t b = 0; b < 2; ++b) {
     for (std::int64_t h = 0; h < 4; ++h) {
       for (std::int64_t d = 0; d < 24; ++d) set_out(b, h, 100, d, get_out(b, h, 101, d));

@@ -1,4 +1,4 @@
-// The check of gradients finds what is wrong with them, and nothing where nothing is.
+// The check of gradients finds what is wrong with them, and nothing if nothing is.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,8 +17,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Two batch elements, four heads on two; rows 0 and 1 see no key, keys from 140 on are seen by
-// nobody.
+// There are two batch elements and four heads on two. Rows 0 and 1 see no key, and no row sees keys
+// from 140 on.
 class GradientCheckTest : public ::testing::TestWithParam<DType> {
  protected:
   void SetUp() override {

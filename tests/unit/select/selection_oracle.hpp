@@ -1,4 +1,4 @@
-// Selection by its literal definition, and the masks and scores that it is tried on.
+// Defines selection literally, and the masks and scores with which it is tested.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ using SelectedCells = std::vector<std::vector<bool>>;  // [q][k]
 SelectedCells cells_of(const ColumnIntervals& mask);
 ColumnIntervals columns_of(const SelectedCells& cells, std::int64_t kv_len);
 
-/// By definition: among the visible keys of each query, the w first by (score descending, index).
+/// Returns the w first visible keys of each query by (score descending, index), by definition.
 SelectedCells selected_by_sorting(const std::vector<float>& scores, std::int64_t w,
                                   const SelectedCells& among);
 
@@ -37,14 +37,15 @@ struct NamedCells {
   bool is_one_interval;  ///< of the one-interval class, whatever the lengths
 };
 
-/// Every kind of M: one interval a key in growing sets, and keys that come and go.
+/// Returns every kind of M: one interval per key in growing sets, and keys that come and go.
 std::vector<NamedCells> all_among(std::int64_t q_len, std::int64_t kv_len, std::mt19937& random);
 
-/// Groups of rows of these lengths in keys; every `hidden`-th key is seen by nobody (0: all are
-/// seen). A key is seen from its own query on where `causal`, else by all of its group.
+/// Returns groups of rows with these numbers of keys. No row sees every `hidden`-th key (0: all are
+/// seen). With `causal` a key is seen from its own query on, otherwise by all of its group.
 ColumnIntervals groups(const std::vector<std::int32_t>& lengths, bool causal, int hidden);
 
-/// Every kind of scores: random, tied, constant, sorted, alternating, signed zeros, infinite, ..
+/// Returns every kind of scores: random, tied, constant, sorted, alternating, signed zeros,
+/// infinite, ..
 std::vector<std::pair<std::string, std::vector<float>>> all_scores(std::int64_t kv_len,
                                                                    std::mt19937& random);
 

@@ -1,4 +1,5 @@
-// Selection that follows a growing sequence, after every append against selection from scratch.
+// Compares a selection that follows a growing sequence, after every append, with selection from
+// scratch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -95,7 +96,7 @@ void follow(const std::vector<float>& scores, std::int64_t w, const ColumnInterv
     const std::vector<std::int32_t> keys = topk.live_keys();
     ASSERT_EQ(keys, std::vector<std::int32_t>(live.begin(), live.end()));
     ASSERT_EQ(topk.num_live_keys(), static_cast<std::int64_t>(keys.size()));
-    // Nothing that is needed later is dead.
+    // No key that is needed later is dead.
     for (const std::int32_t key : kept_from(*whole, q_end)) {
       ASSERT_TRUE(key >= kv_end || live.count(key) == 1) << key;
     }
@@ -193,7 +194,7 @@ TEST(IncrementalTopk, ExampleOfTheHeader) {
   EXPECT_EQ(topk.interval_of(1), (Interval{0, 0}));
 }
 
-// A stream does not know where a document ends until it has.
+// A stream does not know where a document ends until it has ended.
 TEST(IncrementalTopk, DocumentsThatEndWhenTheyEnd) {
   std::mt19937 random(6);
   const std::vector<std::int64_t> lengths{5, 1, 30, 12, 2};
@@ -226,7 +227,7 @@ TEST(IncrementalTopk, DocumentsThatEndWhenTheyEnd) {
   }
 }
 
-// Keys that wait for their first query are live; the end of the group ends their waiting.
+// Keys that wait for their first query are live. The end of the group ends their waiting.
 TEST(IncrementalTopk, KeysWaitForTheirFirstQuery) {
   IncrementalTopk topk = *IncrementalTopk::make(1);
   const std::vector<float> scores{1, 2, 3};
@@ -278,7 +279,7 @@ TEST(IncrementalTopk, RejectsAndStaysAsItWas) {
   fails({1}, {{5, 4}}, 1, ErrorCode::invalid_argument, "0 <= begin <= end");
   fails({1}, {{3, kOpenEnd}}, -1, ErrorCode::invalid_argument, "num_queries");
   fails({1}, {{3, kOpenEnd}}, kOpenEnd, ErrorCode::invalid_argument, "num_queries");
-  // A window: the keys so far have no end, this one has.
+  // In a window the keys so far have no end, and this key has one.
   fails({1}, {{3, 7}}, 1, ErrorCode::unsupported, "ends apart from key 2");
   fails({1, 1}, {{5, kOpenEnd}, {4, kOpenEnd}}, 1, ErrorCode::unsupported, "from before key 3");
 }

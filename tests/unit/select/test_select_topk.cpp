@@ -1,4 +1,4 @@
-// Selection against its literal definition: for each query, sort the visible keys and take w.
+// Compares selection with its literal definition: each query sorts its visible keys and takes w.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ TEST(SelectTopk, KeepsOneIntervalAKeyWhereVisibleSetsOnlyGrow) {
   }
 }
 
-// Intervals are at most the times that keys become visible plus the times they stop being so.
+// There are at most as many intervals as times at which keys become visible or invisible.
 TEST(SelectTopk, HasNoMoreIntervalsThanChangesOfVisibility) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal;

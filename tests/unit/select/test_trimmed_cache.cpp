@@ -1,5 +1,5 @@
-// Decoding and chunked prefill with a cache that holds only the live keys, against the cache that
-// holds all of them: the same attention.
+// Tests decoding and chunked prefill with a cache that holds only the live keys. The attention is
+// that with a cache of all keys.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,8 @@ struct Output {
   friend bool operator==(const Output&, const Output&) = default;
 };
 
-// Attention of `q` under a mask text over these keys, whose scores are the bias as well.
+// Returns the attention of `q` under a mask text over these keys. Their scores are the bias as
+// well.
 Output attend(const std::string& text, const Tables& tables, const std::vector<float>& q,
               const std::vector<float>& k, const std::vector<float>& v,
               const std::vector<float>& bias) {
@@ -102,7 +103,7 @@ struct Sequence {
   }
 };
 
-// A decoding step reads the live keys and nothing else: the kernel meets the same keys in the same
+// A decoding step reads the live keys and nothing else. The kernel meets the same keys in the same
 // order as with the whole cache, so that not even the rounding differs.
 TEST(TrimmedCache, DecodesToTheSameBits) {
   constexpr std::int64_t kLength = 420;
@@ -131,8 +132,9 @@ TEST(TrimmedCache, DecodesToTheSameBits) {
   }
 }
 
-// Chunked prefill: a chunk sees the cache as it was before it and itself, and selection among them
-// is selection among all keys. Sums may be ordered otherwise: equal to float32 rounding.
+// In chunked prefill a chunk sees the cache as it was before it, and itself. Selection among these
+// keys is selection among all keys. Sums may have another order, so results are equal to float32
+// rounding.
 TEST(TrimmedCache, PrefillsInChunksToTheSameAttention) {
   constexpr std::int64_t kLength = 390;
   for (const std::int64_t w : {1, 33, 128, 400}) {
@@ -144,7 +146,7 @@ TEST(TrimmedCache, PrefillsInChunksToTheSameAttention) {
     Cache cache;
     std::int64_t begin = 0;
     for (const std::int64_t count : {130, 1, 64, 7, 188}) {
-      // The live keys before the chunk, then its own.
+      // The live keys before the chunk come first, then its own.
       for (std::int64_t t = begin; t < begin + count; ++t) {
         cache.add(static_cast<std::int32_t>(t), s.k.row(t), s.v.row(t),
                   s.scores[static_cast<std::size_t>(t)]);

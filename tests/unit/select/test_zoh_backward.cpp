@@ -1,4 +1,4 @@
-// Gradients of ZOH scores against float64, with the error bound that the header states.
+// Compares the gradients of ZOH scores with float64, within the error bound that the header states.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
@@ -83,7 +83,7 @@ TEST(ZohBackward, EveryInstructionSetOfThisMachine) {
   hwy::SetSupportedTargetsForTest(0);
 }
 
-// The oracle itself: differences of the loss in float64.
+// The oracle itself is compared with differences of the loss in float64.
 TEST(ZohBackward, OracleIsTheFiniteDifference) {
   std::mt19937 random(3);
   for (const bool is_per_head : {true, false}) {
@@ -142,7 +142,8 @@ TEST(ZohBackward, ExampleOfTheHeader) {
   }
 }
 
-// Each gradient alone is what it is beside the others, and what is not wanted is not written.
+// Each gradient alone is what it is beside the others, and a gradient that is not wanted is not
+// written.
 TEST(ZohBackward, GradientsThatAreNotWanted) {
   std::mt19937 random(6);
   for (const bool is_per_head : {true, false}) {
@@ -181,7 +182,7 @@ TEST(ZohBackward, AddsToAnotherGradientOfValues) {
         tensors.other_dvalues = other.view();
         ASSERT_TRUE(outputs.run(tensors));
         expect_near(outputs.dvalues, expected.dvalues, "dvalues");
-        // In place: the same bits, and keys without a dscore as they were.
+        // In place the bits are the same, and keys without a dscore keep theirs.
         Outputs in_place(inputs);
         in_place.dvalues = Gradient(inputs.values, other_dtype);
         std::memcpy(in_place.dvalues.bytes.data(), other.view().data,
@@ -294,7 +295,7 @@ TEST(ZohBackward, SlopesOfScoresThatVanishOverflowOrAreNot) {
     return slopes.dvalue == 0 && slopes.dweight == 0 && slopes.da == 0;
   };
   for (const ZohMode mode : {ZohMode::exp, ZohMode::log}) {
-    // Without a dscore nothing counts.
+    // A key without a dscore adds nothing.
     for (const float dt : {kNan, kInfinity, -kInfinity, 1000.0F}) {
       for (const float a : {1.0F, -1.0F, kNan, kInfinity, 0.0F}) {
         EXPECT_TRUE(are_zero(slopes_of_number(dt, a, mode, 0))) << dt << " " << a;

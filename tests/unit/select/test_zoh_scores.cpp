@@ -1,4 +1,4 @@
-// ZOH scores against their formula in float64, with the error bound that the header states.
+// Compares ZOH scores with their formula in float64, within the error bound that the header states.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
@@ -25,7 +25,7 @@ struct Expected {
   double tolerance;
 };
 
-// The formula of the header in float64, and its bound.
+// Returns the formula of the header in float64, and its bound.
 Expected expected_score(const Tensor& values, const Tensor& dt_proj, const Tensor& a_coef,
                         std::int64_t b, std::int64_t h, std::int64_t k, ZohMode mode) {
   const std::int64_t kv_len = values.extents[1], heads = values.extents[2], dim = values.extents[3];

@@ -1,4 +1,4 @@
-// Calls of zoh_scores_backward on random tensors, and their results beside the oracle's.
+// Calls zoh_scores_backward on random tensors, and compares the results with the oracle's.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ struct Gradient {
   }
 };
 
-/// The tensors of a call, gradients of their inputs' dtypes.
+/// The tensors of a call. Gradients have the dtypes of their inputs.
 struct Inputs {
   Tensor values, dt_proj, a_coef, dscores;
 

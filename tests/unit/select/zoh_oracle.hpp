@@ -1,4 +1,4 @@
-// ZOH scores and their gradients by definition, in float64.
+// Defines ZOH scores and their gradients in float64.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,10 @@ struct ZohProblem {
   }
 };
 
-/// The sum of dscore * score: what zoh_gradients are the gradients of.
+/// Returns the sum of dscore * score, whose gradients zoh_gradients returns.
 double zoh_loss(const ZohProblem& problem);
 
-/// A gradient, and how far float32 may be from it (zoh_backward.hpp).
+/// A gradient, and the largest error of it in float32 (zoh_backward.hpp).
 struct Bounded {
   std::vector<double> exact, error;
 };
@@ -38,7 +38,7 @@ struct ZohGradients {
 };
 ZohGradients zoh_gradients(const ZohProblem& problem);
 
-/// What rounding `exact` to a dtype may add to its error; infinite where it overflows.
+/// Returns what rounding `exact` to a dtype may add to its error; infinite if it overflows.
 double rounding_error(double exact, DType dtype);
 
 }  // namespace fdma::select_test

@@ -1,4 +1,4 @@
-// Random tensors on the host whose numbers are exact in their dtype.
+// Makes random tensors on the host whose numbers are exact in their dtype.
 #pragma once
 
 #include <bit>
@@ -35,7 +35,7 @@ inline Tensor make_tensor(DType dtype, std::vector<std::int64_t> extents, std::m
   std::normal_distribution<float> normal;
   for (std::int64_t i = 0; i < count; ++i) {
     const auto drawn = static_cast<float>(normal(random) * scale);
-    // Cut to 8 bits of mantissa, within the normal range of float16.
+    // Cuts a number to 8 bits of mantissa, within the normal range of float16.
     float value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(drawn) & 0xFFFF0000u);
     if (std::abs(value) < 0x1p-14F) value = 0;
     tensor.exact.push_back(value);
