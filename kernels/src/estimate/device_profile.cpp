@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <span>
+
+#include "estimate/profile_members.hpp"
 
 namespace fdma {
 namespace {
@@ -18,13 +21,10 @@ Error invalid(std::string message) {
   return Error{ErrorCode::invalid_argument, std::move(message)};
 }
 
-Result<void> check_time(const std::string& where, std::string_view member, double value,
-                        bool may_be_zero) {
-  const bool is_in_range =
-      std::isfinite(value) && value <= kMaxMicroseconds && (may_be_zero ? value >= 0 : value > 0);
-  if (is_in_range) return {};
-  return invalid(fmt::format("{}.{}: expected {} microseconds up to {}, got {}", where, member,
-                             may_be_zero ? "0 or more" : "more than 0", kMaxMicroseconds, value));
+Result<void> check_time(const std::string& where, std::string_view member, double value) {
+  if (std::isfinite(value) && value >= 0 && value <= kMaxMicroseconds) return {};
+  return invalid(fmt::format("{}.{}: expected 0 or more microseconds up to {}, got {}", where,
+                             member, kMaxMicroseconds, value));
 }
 
 Result<void> check_slowdown(const std::string& where, std::string_view member, double value) {
@@ -33,29 +33,27 @@ Result<void> check_slowdown(const std::string& where, std::string_view member, d
       fmt::format("{}.{}: expected 0 to {}, got {}", where, member, kMaxSlowdown, value));
 }
 
-/// A kind of costs of a tile shape, by name.
-struct NamedSteps {
-  const char* name;
-  StepCosts TileCosts::*steps;
-};
-constexpr NamedSteps kSteps[] = {{"full", &TileCosts::full},
-                                 {"bitmap", &TileCosts::bitmap},
-                                 {"rows", &TileCosts::rows},
-                                 {"columns", &TileCosts::columns},
-                                 {"gather", &TileCosts::gather}};
+template <class Owner>
+Result<void> check_numbers(const std::string& where, const Owner& owner,
+                           std::span<const NumberMember<Owner>> members) {
+  for (const NumberMember<Owner>& each : members) {
+    const double value = owner.*each.value;
+    FDMA_TRY_VOID(each.kind == NumberKind::share ? check_slowdown(where, each.name, value)
+                                                 : check_time(where, each.name, value));
+  }
+  return {};
+}
 
 Result<void> check_tile(const std::string& where, const TileCosts& costs) {
-  for (const NamedSteps& each : kSteps) {
-    const StepCosts& steps = costs.*each.steps;
+  for (const StepMember& each : kSteps) {
+    const StepCosts& steps = costs.*each.value;
     const std::string place = fmt::format("{}.{}", where, each.name);
-    FDMA_TRY_VOID(check_time(place, "tile_us", steps.tile_us, true));
-    FDMA_TRY_VOID(check_time(place, "compute_us", steps.compute_us, true));
+    FDMA_TRY_VOID(check_numbers<StepCosts>(place, steps, kStepNumbers));
     if (&steps != &costs.gather && steps.tile_us + steps.compute_us <= 0) {
       return invalid(fmt::format("{}: expected tile_us or compute_us above 0, got neither", place));
     }
   }
-  FDMA_TRY_VOID(check_time(where, "item_us", costs.item_us, true));
-  FDMA_TRY_VOID(check_time(where, "far_key_us", costs.far_key_us, true));
+  FDMA_TRY_VOID(check_numbers<TileCosts>(where, costs, kTileNumbers));
   for (const std::int32_t side : {costs.tile.block_q, costs.tile.block_kv}) {
     if (side < 16 || side > kMaxBlockSide || side % 16 != 0) {
       return invalid(fmt::format("{}.tile: expected multiples of 16 from 16 to {}, got {}", where,
@@ -75,10 +73,7 @@ Result<void> check_kernel(const std::string& where, const KernelCosts& kernel) {
     return invalid(
         fmt::format("{}.head_dim: expected 1 to {}, got {}", where, kMaxHeadDim, kernel.head_dim));
   }
-  FDMA_TRY_VOID(check_time(where, "launch_us", kernel.launch_us, true));
-  FDMA_TRY_VOID(check_time(where, "ahead_us", kernel.ahead_us, true));
-  FDMA_TRY_VOID(check_slowdown(where, "sustained_slowdown", kernel.sustained_slowdown));
-  FDMA_TRY_VOID(check_slowdown(where, "gather_slowdown", kernel.gather_slowdown));
+  FDMA_TRY_VOID(check_numbers<KernelCosts>(where, kernel, kKernelNumbers));
   if (kernel.tiles.empty()) {
     return invalid(fmt::format("{}.tiles: expected at least one tile shape, got none", where));
   }
@@ -116,7 +111,13 @@ std::string list_kernels(const DeviceProfile& profile) {
   return text;
 }
 
-double between(double a, double b, double weight) { return a * (1 - weight) + b * weight; }
+template <class Owner>
+void interpolate(const Owner& low, const Owner& high, double weight,
+                 std::span<const NumberMember<Owner>> members, Owner& result) {
+  for (const NumberMember<Owner>& each : members) {
+    result.*each.value = low.*each.value * (1 - weight) + high.*each.value * weight;
+  }
+}
 
 /// Interpolates the tile shapes that both have, in the order of the first. An operation that one of
 /// them lacks (gather) is lacking in the result, too.
@@ -128,29 +129,29 @@ std::vector<TileCosts> interpolate(const KernelCosts& low, const KernelCosts& hi
     if (b == high.tiles.end()) continue;
     TileCosts costs;
     costs.tile = a.tile;
-    costs.item_us = between(a.item_us, b->item_us, weight);
-    costs.far_key_us = between(a.far_key_us, b->far_key_us, weight);
-    for (const NamedSteps& each : kSteps) {
-      if (each.steps == &TileCosts::gather && !(a.can_gather() && b->can_gather())) continue;
-      const StepCosts& from = a.*each.steps;
-      const StepCosts& to = (*b).*each.steps;
-      costs.*each.steps = {between(from.tile_us, to.tile_us, weight),
-                           between(from.compute_us, to.compute_us, weight)};
+    interpolate<TileCosts>(a, *b, weight, kTileNumbers, costs);
+    for (const StepMember& each : kSteps) {
+      if (each.value == &TileCosts::gather && !(a.can_gather() && b->can_gather())) continue;
+      interpolate<StepCosts>(a.*each.value, (*b).*each.value, weight, kStepNumbers,
+                             costs.*each.value);
     }
     tiles.push_back(costs);
   }
   return tiles;
 }
 
+template <class Owner>
+void scale(Owner& owner, double factor, std::span<const NumberMember<Owner>> members) {
+  for (const NumberMember<Owner>& each : members) {
+    if (each.kind == NumberKind::time) owner.*each.value *= factor;
+  }
+}
+
 KernelCosts scaled(KernelCosts kernel, double factor) {
-  kernel.ahead_us *= factor;
+  scale<KernelCosts>(kernel, factor, kKernelNumbers);
   for (TileCosts& costs : kernel.tiles) {
-    for (const NamedSteps& each : kSteps) {
-      (costs.*each.steps).tile_us *= factor;
-      (costs.*each.steps).compute_us *= factor;
-    }
-    costs.item_us *= factor;
-    costs.far_key_us *= factor;
+    scale<TileCosts>(costs, factor, kTileNumbers);
+    for (const StepMember& each : kSteps) scale<StepCosts>(costs.*each.value, factor, kStepNumbers);
   }
   return kernel;
 }
@@ -226,10 +227,7 @@ Result<KernelCosts> kernel_costs(const DeviceProfile& profile, Direction directi
   const double weight = (head_dim - low->head_dim) / (high->head_dim - low->head_dim);
   KernelCosts costs = *low;
   costs.head_dim = static_cast<std::int32_t>(std::lround(head_dim));
-  costs.launch_us = between(low->launch_us, high->launch_us, weight);
-  costs.ahead_us = between(low->ahead_us, high->ahead_us, weight);
-  costs.sustained_slowdown = between(low->sustained_slowdown, high->sustained_slowdown, weight);
-  costs.gather_slowdown = between(low->gather_slowdown, high->gather_slowdown, weight);
+  interpolate<KernelCosts>(*low, *high, weight, kKernelNumbers, costs);
   costs.is_provisional = low->is_provisional || high->is_provisional;
   costs.tiles = interpolate(*low, *high, weight);
   if (costs.tiles.empty()) {

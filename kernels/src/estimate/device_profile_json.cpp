@@ -5,12 +5,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <vector>
 
-#include "fdma/kernels/device_profile.hpp"
+#include "estimate/profile_members.hpp"
 
 namespace fdma {
 namespace {
@@ -29,7 +30,7 @@ class Members {
   Members(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
 
   /// Checks that every member is one of `names`.
-  Result<void> check_names(std::initializer_list<std::string_view> names) const {
+  Result<void> check_names(const std::vector<std::string_view>& names) const {
     if (!object_.is_object()) return corrupt(fmt::format("{}: expected an object", place("")));
     for (const auto& [key, value] : object_.items()) {
       bool is_known = false;
@@ -100,50 +101,60 @@ class Members {
   std::string where_;
 };
 
-Json steps_json(const StepCosts& steps) {
-  return {{"tile_us", steps.tile_us}, {"compute_us", steps.compute_us}};
+template <class Owner>
+void write_numbers(const Owner& owner, std::span<const NumberMember<Owner>> members,
+                   Json& document) {
+  for (const NumberMember<Owner>& each : members) document[each.name] = owner.*each.value;
+}
+
+template <class Owner>
+Result<void> read_numbers(const Members& document, std::span<const NumberMember<Owner>> members,
+                          Owner& owner) {
+  for (const NumberMember<Owner>& each : members) {
+    const std::string name(each.name);
+    if (!each.is_required && !document.has(name.c_str())) continue;
+    FDMA_TRY(owner.*each.value, document.number(name.c_str()));
+  }
+  return {};
+}
+
+/// `names` and the names of a table.
+template <class Owner>
+std::vector<std::string_view> with_names(std::vector<std::string_view> names,
+                                         std::span<const NumberMember<Owner>> members) {
+  for (const NumberMember<Owner>& each : members) names.push_back(each.name);
+  return names;
 }
 
 Json tile_json(const TileCosts& costs) {
   Json document;
   document["tile"] = {{"q", costs.tile.block_q}, {"kv", costs.tile.block_kv}};
-  document["full"] = steps_json(costs.full);
-  document["bitmap"] = steps_json(costs.bitmap);
-  document["rows"] = steps_json(costs.rows);
-  document["columns"] = steps_json(costs.columns);
-  document["gather"] = steps_json(costs.gather);
-  document["item_us"] = costs.item_us;
-  document["far_key_us"] = costs.far_key_us;
+  for (const StepMember& each : kSteps) {
+    write_numbers<StepCosts>(costs.*each.value, kStepNumbers, document[each.name]);
+  }
+  write_numbers<TileCosts>(costs, kTileNumbers, document);
   return document;
-}
-
-Result<StepCosts> steps_from(const Members& members, const char* name) {
-  FDMA_TRY(const Json* document, members.object(name));
-  const Members steps(*document, members.place(name));
-  FDMA_TRY_VOID(steps.check_names({"tile_us", "compute_us"}));
-  StepCosts costs;
-  FDMA_TRY(costs.tile_us, steps.number("tile_us"));
-  FDMA_TRY(costs.compute_us, steps.number("compute_us"));
-  return costs;
 }
 
 Result<TileCosts> tile_from(const Json& document, const std::string& where) {
   const Members members(document, where);
-  FDMA_TRY_VOID(members.check_names(
-      {"tile", "full", "bitmap", "rows", "columns", "gather", "item_us", "far_key_us"}));
+  std::vector<std::string_view> names{"tile"};
+  for (const StepMember& each : kSteps) names.push_back(each.name);
+  FDMA_TRY_VOID(members.check_names(with_names<TileCosts>(names, kTileNumbers)));
   TileCosts costs;
   FDMA_TRY(const Json* tile, members.object("tile"));
   const Members sides(*tile, where + ".tile");
   FDMA_TRY_VOID(sides.check_names({"q", "kv"}));
   FDMA_TRY(costs.tile.block_q, sides.integer("q"));
   FDMA_TRY(costs.tile.block_kv, sides.integer("kv"));
-  FDMA_TRY(costs.full, steps_from(members, "full"));
-  FDMA_TRY(costs.bitmap, steps_from(members, "bitmap"));
-  FDMA_TRY(costs.rows, steps_from(members, "rows"));
-  FDMA_TRY(costs.columns, steps_from(members, "columns"));
-  FDMA_TRY(costs.gather, steps_from(members, "gather"));
-  FDMA_TRY(costs.item_us, members.number("item_us"));
-  FDMA_TRY(costs.far_key_us, members.number("far_key_us"));
+  for (const StepMember& each : kSteps) {
+    const std::string name(each.name);
+    FDMA_TRY(const Json* object, members.object(name.c_str()));
+    const Members steps(*object, members.place(name));
+    FDMA_TRY_VOID(steps.check_names(with_names<StepCosts>({}, kStepNumbers)));
+    FDMA_TRY_VOID(read_numbers<StepCosts>(steps, kStepNumbers, costs.*each.value));
+  }
+  FDMA_TRY_VOID(read_numbers<TileCosts>(members, kTileNumbers, costs));
   return costs;
 }
 
@@ -156,32 +167,23 @@ Result<T> named(Result<T> parsed, const Members& members, const char* member) {
 
 Result<KernelCosts> kernel_from(const Json& document, const std::string& where) {
   const Members members(document, where);
-  FDMA_TRY_VOID(members.check_names({"direction", "dtype", "head_dim", "launch_us", "provisional",
-                                     "overlaps_masks", "ahead_us", "sustained_slowdown",
-                                     "gather_slowdown", "tiles"}));
+  FDMA_TRY_VOID(members.check_names(with_names<KernelCosts>(
+      {"direction", "dtype", "head_dim", "provisional", "overlaps_masks", "tiles"},
+      kKernelNumbers)));
   KernelCosts kernel;
   FDMA_TRY(const std::string direction, members.text("direction"));
   FDMA_TRY(kernel.direction, named(parse_direction(direction), members, "direction"));
   FDMA_TRY(const std::string dtype, members.text("dtype"));
   FDMA_TRY(kernel.dtype, named(parse_attention_dtype(dtype), members, "dtype"));
   FDMA_TRY(kernel.head_dim, members.integer("head_dim"));
-  FDMA_TRY(kernel.launch_us, members.number("launch_us"));
   if (members.has("provisional")) {
     FDMA_TRY(kernel.is_provisional, members.flag("provisional"));
   }
   if (members.has("overlaps_masks")) {
     FDMA_TRY(kernel.overlaps_masks, members.flag("overlaps_masks"));
   }
-  if (members.has("ahead_us")) {
-    FDMA_TRY(kernel.ahead_us, members.number("ahead_us"));
-  }
-  if (members.has("sustained_slowdown")) {
-    FDMA_TRY(kernel.sustained_slowdown, members.number("sustained_slowdown"));
-  }
-  kernel.gather_slowdown = kernel.sustained_slowdown;
-  if (members.has("gather_slowdown")) {
-    FDMA_TRY(kernel.gather_slowdown, members.number("gather_slowdown"));
-  }
+  FDMA_TRY_VOID(read_numbers<KernelCosts>(members, kKernelNumbers, kernel));
+  if (!members.has("gather_slowdown")) kernel.gather_slowdown = kernel.sustained_slowdown;
   FDMA_TRY(const Json* tiles, members.list("tiles"));
   for (std::size_t i = 0; i < tiles->size(); ++i) {
     FDMA_TRY(const TileCosts costs, tile_from((*tiles)[i], fmt::format("{}.tiles[{}]", where, i)));
@@ -200,25 +202,18 @@ std::string to_json(const DeviceProfile& profile) {
   document["provisional"] = profile.is_provisional;
   document["backend"] = to_string(profile.backend);
   document["num_workers"] = profile.num_workers;
-  document["memory_bytes_per_us"] = profile.memory_bytes_per_us;
-  document["near_bytes"] = profile.near_bytes;
-  document["far_bytes"] = profile.far_bytes;
   document["stripe_rows"] = profile.stripe_rows;
   document["skips_dead_keys"] = profile.skips_dead_keys;
-  document["burst_us"] = profile.burst_us;
-  document["sustained_us"] = profile.sustained_us;
+  write_numbers<DeviceProfile>(profile, kProfileNumbers, document);
   document["kernels"] = Json::array();
   for (const KernelCosts& kernel : profile.kernels) {
     Json entry;
     entry["direction"] = to_string(kernel.direction);
     entry["dtype"] = to_string(kernel.dtype);
     entry["head_dim"] = kernel.head_dim;
-    entry["launch_us"] = kernel.launch_us;
     entry["provisional"] = kernel.is_provisional;
     entry["overlaps_masks"] = kernel.overlaps_masks;
-    entry["ahead_us"] = kernel.ahead_us;
-    entry["sustained_slowdown"] = kernel.sustained_slowdown;
-    entry["gather_slowdown"] = kernel.gather_slowdown;
+    write_numbers<KernelCosts>(kernel, kKernelNumbers, entry);
     entry["tiles"] = Json::array();
     for (const TileCosts& costs : kernel.tiles) entry["tiles"].push_back(tile_json(costs));
     document["kernels"].push_back(std::move(entry));
@@ -230,10 +225,10 @@ Result<DeviceProfile> profile_from_json(std::string_view text) {
   const Json document = Json::parse(text.begin(), text.end(), nullptr, false);
   if (document.is_discarded()) return corrupt("expected a JSON document, got other text");
   const Members members(document, "");
-  FDMA_TRY_VOID(members.check_names({"fdma_device_profile", "name", "source", "provisional",
-                                     "backend", "num_workers", "memory_bytes_per_us", "near_bytes",
-                                     "far_bytes", "stripe_rows", "skips_dead_keys", "burst_us",
-                                     "sustained_us", "kernels"}));
+  FDMA_TRY_VOID(members.check_names(
+      with_names<DeviceProfile>({"fdma_device_profile", "name", "source", "provisional", "backend",
+                                 "num_workers", "stripe_rows", "skips_dead_keys", "kernels"},
+                                kProfileNumbers)));
   FDMA_TRY(const std::int32_t version, members.integer("fdma_device_profile"));
   if (version != kVersion) {
     return corrupt(
@@ -248,17 +243,9 @@ Result<DeviceProfile> profile_from_json(std::string_view text) {
     FDMA_TRY(profile.backend, named(parse_backend(backend), members, "backend"));
   }
   FDMA_TRY(profile.num_workers, members.integer("num_workers"));
-  FDMA_TRY(profile.memory_bytes_per_us, members.number("memory_bytes_per_us"));
-  FDMA_TRY(profile.near_bytes, members.number("near_bytes"));
-  FDMA_TRY(profile.far_bytes, members.number("far_bytes"));
   FDMA_TRY(profile.stripe_rows, members.integer("stripe_rows"));
   FDMA_TRY(profile.skips_dead_keys, members.flag("skips_dead_keys"));
-  if (members.has("burst_us")) {
-    FDMA_TRY(profile.burst_us, members.number("burst_us"));
-  }
-  if (members.has("sustained_us")) {
-    FDMA_TRY(profile.sustained_us, members.number("sustained_us"));
-  }
+  FDMA_TRY_VOID(read_numbers<DeviceProfile>(members, kProfileNumbers, profile));
   FDMA_TRY(const Json* kernels, members.list("kernels"));
   for (std::size_t i = 0; i < kernels->size(); ++i) {
     FDMA_TRY(KernelCosts kernel, kernel_from((*kernels)[i], fmt::format("kernels[{}]", i)));

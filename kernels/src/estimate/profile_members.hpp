@@ -1,0 +1,55 @@
+// The numbers of a device profile, listed once: validation, interpolation, scaling and JSON go through these tables.
+#pragma once
+
+#include <string_view>
+
+#include "fdma/kernels/device_profile.hpp"
+
+namespace fdma {
+
+enum class NumberKind : std::uint8_t {
+  time,      ///< microseconds, grows with the head size
+  overhead,  ///< microseconds, whatever the head size
+  share,     ///< of a time
+};
+
+/// A number of `Owner`.
+template <class Owner>
+struct NumberMember {
+  std::string_view name;
+  double Owner::*value;
+  NumberKind kind = NumberKind::time;
+  bool is_required = true;  ///< a JSON text without it is no profile; otherwise it is 0 there
+};
+
+inline constexpr NumberMember<StepCosts> kStepNumbers[] = {{"tile_us", &StepCosts::tile_us},
+                                                           {"compute_us", &StepCosts::compute_us}};
+
+/// The costs of tiles of each kind.
+struct StepMember {
+  std::string_view name;
+  StepCosts TileCosts::*value;
+};
+inline constexpr StepMember kSteps[] = {{"full", &TileCosts::full},
+                                        {"bitmap", &TileCosts::bitmap},
+                                        {"rows", &TileCosts::rows},
+                                        {"columns", &TileCosts::columns},
+                                        {"gather", &TileCosts::gather}};
+
+inline constexpr NumberMember<TileCosts> kTileNumbers[] = {{"item_us", &TileCosts::item_us},
+                                                           {"far_key_us", &TileCosts::far_key_us}};
+
+inline constexpr NumberMember<KernelCosts> kKernelNumbers[] = {
+    {"launch_us", &KernelCosts::launch_us, NumberKind::overhead},
+    {"ahead_us", &KernelCosts::ahead_us, NumberKind::time, false},
+    {"sustained_slowdown", &KernelCosts::sustained_slowdown, NumberKind::share, false},
+    {"gather_slowdown", &KernelCosts::gather_slowdown, NumberKind::share, false}};
+
+inline constexpr NumberMember<DeviceProfile> kProfileNumbers[] = {
+    {"memory_bytes_per_us", &DeviceProfile::memory_bytes_per_us},
+    {"near_bytes", &DeviceProfile::near_bytes},
+    {"far_bytes", &DeviceProfile::far_bytes},
+    {"burst_us", &DeviceProfile::burst_us, NumberKind::time, false},
+    {"sustained_us", &DeviceProfile::sustained_us, NumberKind::time, false}};
+
+}  // namespace fdma
