@@ -14,7 +14,7 @@ struct Shipped {
   const std::string_view& text;
 };
 
-const Shipped kShipped[] = {{"h200", kProfileH200}, {"cpu", kProfileCpu}};
+const Shipped kShipped[] = {{"h200", kProfileH200}, {"h100", kProfileH100}, {"cpu", kProfileCpu}};
 
 }  // namespace
 
@@ -29,8 +29,8 @@ Result<DeviceProfile> shipped_profile(std::string_view name) {
     if (each.name == name) return profile_from_json(each.text);
   }
   return Error{ErrorCode::invalid_argument,
-               fmt::format("device profile: expected {}, got '{}'",
-                           fmt::join(shipped_profile_names(), " or "), name)};
+               fmt::format("device profile: expected one of {}, got '{}'",
+                           fmt::join(shipped_profile_names(), ", "), name)};
 }
 
 }  // namespace fdma

@@ -5,6 +5,6 @@
 
 namespace fdma {
 
-extern const std::string_view kProfileH200, kProfileCpu;
+extern const std::string_view kProfileH200, kProfileH100, kProfileCpu;
 
 }  // namespace fdma

@@ -332,12 +332,14 @@ const Command& estimate_command() {
             "million "
             "tokens take about a second.\n"
             "\n"
-            "Times come from the constants of a device profile. h200 and cpu come with the tool "
-            "and are provisional; fdma-maskc calibrate measures this machine.",
+            "Times come from the constants of a device profile. h200 and h100 (measured) and cpu "
+            "(provisional) come with the tool; fdma-maskc calibrate measures this machine.",
         .options =
             {{.name = "device",
               .value = "DEVICE",
-              .help = "h200 (the default), cpu, or the file of a profile, as calibrate writes it.",
+              .help =
+                  "h200 (the default), h100, cpu, or the file of a profile, as calibrate writes "
+                  "it.",
               .takes_file = true},
              {.name = "heads",
               .value = "N",

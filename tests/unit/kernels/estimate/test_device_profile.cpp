@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 
+#include "estimate/profile_texts.hpp"
 #include "fdma/kernels/device_profile.hpp"
 
 namespace fdma {
@@ -120,6 +121,14 @@ TEST(DeviceProfile, RejectsLimitsOutsideTheirRange) {
               HasSubstr("kernels[0].sustained_slowdown"));
 }
 
+TEST(DeviceProfile, ShippedTextsAreAsCalibrateWritesThem) {
+  for (const std::string_view text : {kProfileH200, kProfileH100, kProfileCpu}) {
+    const Result<DeviceProfile> profile = profile_from_json(text);
+    ASSERT_TRUE(profile) << profile.error().message;
+    EXPECT_EQ(to_json(*profile), text);
+  }
+}
+
 TEST(DeviceProfile, ShippedOnesAreValidAndSayWhatIsProvisional) {
   for (const std::string_view name : shipped_profile_names()) {
     const DeviceProfile profile = *shipped_profile(name);
@@ -149,7 +158,7 @@ TEST(DeviceProfile, ShippedOnesAreValidAndSayWhatIsProvisional) {
 TEST(DeviceProfile, RejectsUnknownNames) {
   const Result<DeviceProfile> profile = shipped_profile("h300");
   ASSERT_FALSE(profile);
-  EXPECT_EQ(profile.error().message, "device profile: expected h200 or cpu, got 'h300'");
+  EXPECT_EQ(profile.error().message, "device profile: expected one of h200, h100, cpu, got 'h300'");
   EXPECT_EQ(parse_direction("sideways").error().message,
             "direction: expected forward or backward, got 'sideways'");
   EXPECT_EQ(*parse_direction("backward"), Direction::backward);
