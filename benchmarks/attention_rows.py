@@ -7,10 +7,8 @@ fastest, and masks that real batches have.
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from decode_rows import DecodeShape, decode_shapes
 from mask_suite import EVERY_TILE_PARTIAL, NAMES
@@ -32,6 +30,14 @@ class Shape:
 
     def __str__(self) -> str:
         return f"{self.tokens // 1024}K/b{self.batch}h{self.heads}d{self.head_dim}"
+
+    @property
+    def q_len(self) -> int:
+        return self.tokens
+
+    @property
+    def heads_kv(self) -> int:
+        return self.heads
 
     def flops(self, pairs: int) -> float:
         """Of a forward pass that `pairs` cells of one head and batch element allow."""
@@ -94,22 +100,6 @@ def all_rows() -> Iterator[Row]:
         yield Row("cusparse", Shape(1, 8192, 32, 128), name)
     for decode in decode_shapes():
         yield Row("decode", decode, "causal")
-
-
-Named = TypeVar("Named")
-
-
-def chosen(rows: Iterable[Named], patterns: str) -> list[Named]:
-    """Of rows, once each, those that match one of some patterns with commas between, in their
-    order. A pattern without * may stand anywhere in the name of a row."""
-    by_name = {str(row): row for row in rows}
-    found: dict[str, Named] = {}
-    for text in patterns.split(","):
-        pattern = text if "*" in text else f"*{text}*"
-        for name, row in by_name.items():
-            if fnmatch.fnmatchcase(name, pattern):
-                found.setdefault(name, row)
-    return list(found.values())
 
 
 def expected_seconds(row: Row) -> float:

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from flex_programs import gradients_of
-
-Run = dict[str, Any]
-Predicate = Callable[[Any, Any], Any]
+from mask_suite import Predicate
+from report_text import Run
+from rows import WrongResultError
 
 
 class BackwardCalls:
@@ -33,16 +33,8 @@ class BackwardCalls:
         def call(deterministic: bool) -> Callable[[], object]:
             return lambda: fdma.attention_backward_call(
                 self.plan_in_order if deterministic else self.plan,
-                problem.q,
-                problem.k,
-                problem.v,
-                None,
-                problem.out,
-                problem.lse,
-                self.dout,
-                None,
-                *self.gradients,
-                None,
+                *(problem.q, problem.k, problem.v, None, problem.out, problem.lse, self.dout, None),
+                *(*self.gradients, None),
                 deterministic=deterministic,
                 stream=stream,
             )
@@ -83,5 +75,7 @@ class BackwardCalls:
             error = (gradient[b, rows, h].double() - wanted).abs().max() / wanted.abs().max()
             run[f"{name}_error"] = float(error)
             if not run[f"{name}_error"] < 0.02:
-                raise ValueError(f"{name}: error {run[f'{name}_error']:.3g} of the largest value")
+                raise WrongResultError(
+                    f"{name}: error {run[f'{name}_error']:.3g} of the largest value"
+                )
         return run

@@ -17,11 +17,8 @@ variables), so that a machine with AVX-512 can show what one without it would.
 from __future__ import annotations
 
 import argparse
-import datetime
 import itertools
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -31,10 +28,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from make_report import cpu_model, git
-from report_store import write_result
-
-Run = dict[str, Any]
+from command_line import benchmark_parser, names, numbers, use_package
+from mask_suite import DOCUMENTS
+from provenance import PACKAGE_SOURCES, cpu_facts, cpu_model, origin, os_name
+from report_store import read_json, write_result
+from report_text import Run
 
 SEED = 20261121
 DTYPES = ("float32", "bfloat16", "float16")
@@ -56,19 +54,10 @@ CPU_FLAGS = (
     *("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"),
     *("avx512_fp16", "amx_bf16", "amx_fp16"),
 )
-DOCUMENTS = Path(__file__).resolve().parents[1] / "tests" / "data" / "document_lengths.json"
 
 
 def arguments() -> argparse.Namespace:
-    def names(text: str) -> list[str]:
-        return text.split(",")
-
-    def numbers(text: str) -> list[int]:
-        return [int(word) for word in text.split(",")]
-
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("module", type=Path, help="folder of the built package fdma")
-    parser.add_argument("result", type=Path, help="JSON file to write")
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--isa", type=names, default=["native", "avx2"])
     parser.add_argument("--lengths", type=numbers, default=[1024, 4096, 8192])
     parser.add_argument("--dtypes", type=names, default=list(DTYPES))
@@ -87,7 +76,7 @@ def arguments() -> argparse.Namespace:
 
 def document_lengths(tokens: int) -> list[int]:
     """The first sample of 8K tokens, scaled to `tokens`."""
-    sample = json.loads(DOCUMENTS.read_text(encoding="utf-8"))["8192"][0]["documents"]
+    sample = read_json(DOCUMENTS)["8192"][0]["documents"]
     lengths = [length * tokens // 8192 for _, length in sample]
     lengths[-1] += tokens - sum(lengths)
     return lengths
@@ -267,9 +256,8 @@ def sgemm_gflops(torch: Any) -> float:
 
 def measure(options: argparse.Namespace) -> Run:
     """All groups, in this process."""
-    sys.path.insert(0, str(options.module.resolve()))
+    fdma = use_package(options.module)
     import torch
-    from fdma import _fdma as fdma
 
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
@@ -312,18 +300,14 @@ def measure(options: argparse.Namespace) -> Run:
 
 
 def cpu_flags() -> list[str]:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("flags"):
-            words = line.split()
-            return [flag for flag in CPU_FLAGS if flag in words]
-    return []
+    words = cpu_facts("flags").split()
+    return [flag for flag in CPU_FLAGS if flag in words]
 
 
 def main() -> None:
     options = arguments()
     if options.child:
-        result = measure(options)
-        options.result.write_text(json.dumps(result), encoding="utf-8")
+        write_result(options.result, measure(options))
         return
     begin = time.monotonic()
     load_before = os.getloadavg()
@@ -334,19 +318,17 @@ def main() -> None:
             words = [sys.executable, __file__, *sys.argv[1:], "--child", isa]
             words[words.index(str(options.result))] = str(part)
             subprocess.run(words, env=os.environ | ISA_ENVIRONMENT[isa], check=True)
-            sessions.append(json.loads(part.read_text(encoding="utf-8")))
-    sources = ("formats", "masks", "kernels", "python_bindings", "benchmarks/*.py", "cmake")
+            sessions.append(read_json(part))
+    machine = {
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "flags": cpu_flags(),
+        "load_avg": [*load_before, *os.getloadavg()],
+        "os": os_name(),
+    }
     result = {
-        "machine": {
-            "cpu": cpu_model(),
-            "cores": len(os.sched_getaffinity(0)),
-            "flags": cpu_flags(),
-            "load_avg": [*load_before, *os.getloadavg()],
-            "os": platform.freedesktop_os_release().get("PRETTY_NAME", platform.system()),
-        },
-        "commit": git("rev-parse", "--short=12", "HEAD"),
-        "uncommitted_changes": bool(git("status", "--porcelain", "--", *sources)),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "machine": machine,
+        **origin(PACKAGE_SOURCES),
         "seconds": round(time.monotonic() - begin),
         "seed": SEED,
         "threads": options.threads,
@@ -355,7 +337,6 @@ def main() -> None:
         "documents": {str(tokens): document_lengths(tokens) for tokens in options.lengths},
         "sessions": sessions,
     }
-    options.result.parent.mkdir(parents=True, exist_ok=True)
     write_result(options.result, result)
 
 

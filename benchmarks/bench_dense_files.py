@@ -11,47 +11,21 @@ there are kept.
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
-import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
-from make_report import cpu_model, git
+from dense_inputs import CHUNK, GZIP, LARGE_BYTES, PANEL_ROWS, SEED, Input, write_if_missing
+from process_usage import usage_of
+from provenance import machine_of_today, origin
 from report_store import write_result
+from report_text import Run
 
-SEED = 20261121
-PANEL_ROWS = 256
-LARGE_BYTES = 4 << 30
-
-
-@dataclass(frozen=True)
-class Input:
-    """One file. `mask`: documents, eviction or random."""
-
-    name: str
-    mask: str
-    length: int
-    dtype: str = "bool"
-    storage: dict[str, Any] = field(default_factory=dict)
-    rounds: int = 7
-
-    @property
-    def mask_bytes(self) -> int:
-        return self.length * self.length * np.dtype(self.dtype).itemsize
-
-
-CHUNK = {"chunks": (256, 1024)}
-GZIP = {**CHUNK, "compression": "gzip"}
 INPUTS = (
     Input("contiguous", "documents", 16384),
     Input("contiguous", "documents", 32768, rounds=3),
@@ -76,42 +50,6 @@ def path_of(folder: Path, item: Input) -> Path:
     return folder / f"{item.mask}_{item.length}_{item.dtype}_{storage}.h5"
 
 
-def panels(item: Input) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
-    """The mask's rows, PANEL_ROWS at a time, as booleans."""
-    tokens = np.arange(item.length)
-    document = tokens * (7 * item.length // 16384) // item.length
-    rng = np.random.default_rng(SEED)
-    end = tokens + rng.integers(1, item.length, item.length)
-    for row in range(0, item.length, PANEL_ROWS):
-        q = tokens[row : row + PANEL_ROWS, None]
-        if item.mask == "documents":
-            yield row, (document[q] == document[None, :]) & (tokens <= q)
-        elif item.mask == "eviction":
-            yield row, (tokens <= q) & (q < end)
-        else:
-            yield row, rng.integers(0, 2, (PANEL_ROWS, item.length), np.uint8).astype(bool)
-
-
-def write(path: Path, item: Input) -> None:
-    temporary = path.with_suffix(".tmp")
-    shape = (item.length, item.length)
-    with h5py.File(temporary, "w") as file:
-        dataset = file.create_dataset("mask", shape, item.dtype, **item.storage)
-        compressed: dict[bytes, bytes] = {}
-        for row, keeps in panels(item):
-            if item.mask_bytes <= LARGE_BYTES:
-                values = np.where(keeps, 0, -np.inf) if item.dtype == "float16" else keeps
-                dataset[row : row + PANEL_ROWS] = values
-                continue
-            for column in range(0, item.length, CHUNK["chunks"][1]):  # quicker than through HDF5
-                chunk = keeps[:, column : column + CHUNK["chunks"][1]].tobytes()
-                if chunk not in compressed:
-                    compressed = compressed if len(compressed) < 64 else {}
-                    compressed[chunk] = zlib.compress(chunk, 4)
-                dataset.id.write_direct_chunk((row, column), compressed[chunk])
-    temporary.rename(path)
-
-
 def read_with_numpy(path: Path, item: Input) -> float:
     """Bytes per second of h5py and np.packbits, by CPU time."""
     rows = item.length if item.mask_bytes <= LARGE_BYTES else item.length // 16
@@ -127,37 +65,21 @@ def read_with_numpy(path: Path, item: Input) -> float:
     return item.mask_bytes * rows / item.length / best
 
 
-# A child's peak begins with that of the process that starts it: a small one does.
-STARTER = """
-import json, resource, subprocess, sys, time
-begin = time.monotonic()
-subprocess.run(sys.argv[1:], check=True)
-elapsed = time.monotonic() - begin
-usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(json.dumps({"elapsed_s": elapsed, "cpu_s": usage.ru_utime + usage.ru_stime,
-                  "peak_resident_bytes": usage.ru_maxrss * 1024}))
-"""
-
-
-def convert(tool: Path, path: Path, output: Path) -> dict[str, Any]:
+def convert(tool: Path, path: Path, output: Path) -> Run:
     """Time of fdma-maskc convert and peak memory of the largest of its processes."""
     words = [str(tool), "convert", f"{path}:/mask", "-o", str(output), "--quiet"]
-    done = subprocess.run(
-        [sys.executable, "-c", STARTER, *words], capture_output=True, text=True, check=True
-    )
+    _, usage = usage_of(words)
     output.unlink()
-    return dict(json.loads(done.stdout))
+    return usage
 
 
 def main() -> None:
     program, tool, folder, result_path = (Path(word).resolve() for word in sys.argv[1:])
-    folder.mkdir(parents=True, exist_ok=True)
     load = [os.getloadavg()[0]]
     runs, compiler = [], ""
     for item in INPUTS:
         path = path_of(folder, item)
-        if not path.exists():
-            write(path, item)
+        write_if_missing(path, item)
         words = [str(program), str(path), str(item.mask_bytes), str(item.rounds)]
         done = subprocess.run(words, capture_output=True, text=True, check=True)
         run = json.loads(done.stdout)
@@ -182,21 +104,13 @@ def main() -> None:
     load.append(os.getloadavg()[0])
     sources = ("formats", "benchmarks/*.cpp", "benchmarks/*.py", "cmake", "CMakeLists.txt")
     result = {
-        "machine": {
-            "cpu": cpu_model(),
-            "cores": os.cpu_count(),
-            "load_avg": load,
-            "os": platform.freedesktop_os_release().get("PRETTY_NAME", platform.system()),
-        },
+        "machine": machine_of_today() | {"load_avg": load},
         "compiler": compiler,
         "versions": {"h5py": h5py.__version__, "numpy": np.__version__},
-        "commit": git("rev-parse", "--short=12", "HEAD"),
-        "uncommitted_changes": bool(git("status", "--porcelain", "--", *sources)),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        **origin(sources),
         "seed": SEED,
         "runs": runs,
     }
-    result_path.parent.mkdir(parents=True, exist_ok=True)
     write_result(result_path, result)
 
 

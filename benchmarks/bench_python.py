@@ -19,8 +19,6 @@ What does not fit into --max-seconds, or into memory, is null in the result. See
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.metadata
 import os
 import statistics
 import subprocess
@@ -33,13 +31,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from make_report import git, machine_of_today
+from command_line import benchmark_parser, numbers
+from provenance import head_commit, machine_of_today, today
 from report_store import write_result
-
-Run = dict[str, Any]
+from report_text import Run
 
 SEED = 20261121
 BLOCK = 128
+NAMES = ("causal", "causal window", "causal documents")
 DOCUMENT_TOKENS = 1024  # mean
 BUDGET_S = 0.3  # of one median
 
@@ -62,9 +61,6 @@ class Masks:
         self.torch, self.fdma, self.device = torch, fdma, device
         self.eager = create_block_mask
         self.compiled = torch.compile(create_block_mask)
-
-    def names(self) -> tuple[str, ...]:
-        return ("causal", "causal window", "causal documents")
 
     def expression(self, name: str, tokens: int, seed: int = SEED) -> Any:
         fdma = self.fdma
@@ -183,14 +179,10 @@ def first_call(device: str, tokens: int, kind: str) -> float:
     name = "causal documents"
     if device == "cuda":
         masks.torch.zeros(1, device="cuda")
-    if kind == "fdma":
+    if kind.startswith("fdma"):
         mask = masks.expression(name, tokens)
         start = time.perf_counter()
-        masks.compile(mask, tokens)
-    elif kind == "fdma_flex":
-        mask = masks.expression(name, tokens)
-        start = time.perf_counter()
-        masks.compile(mask, tokens, to_flex=True)
+        masks.compile(mask, tokens, to_flex=kind == "fdma_flex")
     else:
         function = masks.function(name, tokens)
         start = time.perf_counter()
@@ -198,54 +190,48 @@ def first_call(device: str, tokens: int, kind: str) -> float:
     return (time.perf_counter() - start) * 1e6
 
 
+def printed_number(*words: str, **environment: str) -> float:
+    """What another process of Python prints."""
+    done = subprocess.run(
+        [sys.executable, *words],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(done.stdout)
+
+
 def measure_cold(folder: Path, device: str, tokens: int) -> Run:
     """Nothing cached: TorchInductor starts with an empty folder."""
     run: Run = {"mask": "causal documents", "tokens": tokens}
+    words = [__file__, str(folder), "-", "--device", device, "--lengths", str(tokens), "--cold"]
     for kind in ("fdma", "fdma_flex", "eager", "compiled"):
         with tempfile.TemporaryDirectory() as cache:
-            arguments = [str(folder), "-", "--device", device, "--lengths", str(tokens)]
-            done = subprocess.run(
-                [sys.executable, __file__, *arguments, "--cold", kind],
-                env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": cache},
-                capture_output=True,
-                text=True,
-                check=True,
+            run[f"{kind}_us"] = printed_number(
+                *words, kind, TORCHINDUCTOR_CACHE_DIR=cache, TRITON_CACHE_DIR=cache
             )
-        run[f"{kind}_us"] = float(done.stdout)
     return run
 
 
 def import_times(folder: Path) -> Run:
     """Milliseconds of `import fdma` where NumPy is there; of NumPy and PyTorch beside it."""
     result: Run = {}
-    for name, program in (
-        ("numpy", "import numpy"),
-        ("fdma", "import fdma"),
-        ("torch", "import torch"),
-    ):
+    for name in ("numpy", "fdma", "torch"):
         before = "import numpy" if name == "fdma" else "pass"
-        code = f"import time; {before}; t = time.perf_counter(); {program}"
-        samples = []
-        for _ in range(1 if name == "torch" else 8):
-            done = subprocess.run(
-                [sys.executable, "-c", f"{code}; print((time.perf_counter() - t) * 1e3)"],
-                env={**os.environ, "PYTHONPATH": str(folder)},
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            samples.append(float(done.stdout))
+        code = f"import time; {before}; t = time.perf_counter(); import {name}; "
+        code += "print((time.perf_counter() - t) * 1e3)"
+        num_samples = 1 if name == "torch" else 8
+        samples = [printed_number("-c", code, PYTHONPATH=str(folder)) for _ in range(num_samples)]
         # The first one may compile and read from disk.
         result[name] = statistics.median(samples[1:] or samples)
     return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("module", type=Path, help="folder of the built package fdma")
-    parser.add_argument("result", type=Path)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"])
-    parser.add_argument("--lengths", help="tokens, comma-separated")
+    parser.add_argument("--lengths", type=numbers, help="tokens, comma-separated")
     parser.add_argument("--max-seconds", type=float, default=100)
     parser.add_argument("--cold", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -256,8 +242,7 @@ def main() -> None:
     import torch
 
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    default = "8192,32768,131072" if device == "cuda" else "8192"
-    lengths = [int(length) for length in (options.lengths or default).split(",")]
+    lengths = options.lengths or ([8192, 32768, 131072] if device == "cuda" else [8192])
     if options.cold:
         print(first_call(device, lengths[0], options.cold))
         return
@@ -265,31 +250,27 @@ def main() -> None:
     def left() -> float:
         return float(options.max_seconds - (time.perf_counter() - begin))
 
+    runs: list[Run] = []
     result: Run = {
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "machine": machine_of_today(),
         "threads": os.cpu_count(),
         "python": sys.version.split()[0],
         "torch": torch.__version__,
-        "numpy": importlib.metadata.version("numpy"),
-        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        "numpy": np.__version__,
+        "date": today(),
         "import_ms": import_times(folder),
         "cold": measure_cold(folder, device, lengths[0]),
-        "runs": [],
+        "runs": runs,
+        "commit": head_commit(),
     }
-    try:
-        result["commit"] = os.environ.get("FDMA_COMMIT") or git("rev-parse", "--short=12", "HEAD")
-    except (OSError, subprocess.CalledProcessError):  # a copy of the tree without its history
-        result["commit"] = "unknown"
     masks = Masks(device)
-    runs = result["runs"]
     for tokens in lengths:
-        runs += [measure(masks, name, tokens) for name in masks.names() if left() > 10]
+        runs += [measure(masks, name, tokens) for name in NAMES if left() > 10]
     # What compiles comes last, documents first: it is most of the time.
     for run in sorted(runs, key=lambda run: (run["mask"] != "causal documents", run["tokens"])):
         if left() > 20:
             measure_compiled(masks, run)
-        options.result.parent.mkdir(parents=True, exist_ok=True)
         write_result(options.result, result)
     print(f"{time.perf_counter() - begin:.0f} s")
 

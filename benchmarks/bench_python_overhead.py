@@ -10,7 +10,6 @@ one round, in microseconds.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any
 
 import fdma
 import torch
+from report_store import write_result
 
 ROUNDS = 120
 CALLS = 40
@@ -74,7 +74,7 @@ def main() -> None:
     for name, time_us in times.items():
         print(f"{name:22}{time_us:8.1f} us")
     if options.json:
-        options.json.write_text(json.dumps({"device": options.device, "time_us": times}, indent=1))
+        write_result(options.json, {"device": options.device, "time_us": times})
 
 
 if __name__ == "__main__":

@@ -17,27 +17,21 @@ Seeds are fixed; memory is that of the calls beside scores and result.
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from make_report import git
+from command_line import benchmark_parser, numbers, use_package
+from device_time import device_ms
+from provenance import head_commit, today
 from report_store import write_result
-
-Run = dict[str, Any]
+from report_text import Run
+from topk_rows import WIDTH, widths
 
 SEED = 20261121
 LENGTHS = (1024, 4096, 16384, 65536, 131072, 1048576)
-RATIOS = (0.2, 0.1, 0.05, 0.025)
-WIDTH = 2048
 ORDERS = ("random", "rising", "clustered", "drifting")
 HEAD_DIM = 128
 MAX_VALUES_BYTES = 2**31
@@ -50,18 +44,8 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 def median_us(call: Callable[[], object], launches: int = 1) -> float:
     for _ in range(2):
         call()
-    samples: list[float] = []
-    for _ in range(SAMPLES):
-        begin = torch.cuda.Event(enable_timing=True)
-        end = torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(SLEEP_CYCLES)
-        begin.record()
-        for _ in range(launches):
-            call()
-        end.record()
-        torch.cuda.synchronize()
-        samples.append(begin.elapsed_time(end) * 1e3 / launches)
-    return statistics.median(samples)
+    samples = [device_ms(torch, call, launches, SLEEP_CYCLES) for _ in range(SAMPLES)]
+    return 1e3 * statistics.median(samples)
 
 
 def draw_scores(order: str, heads: int, tokens: int) -> torch.Tensor:
@@ -140,10 +124,6 @@ def bench_scores(fdma: Any, dtype: str, heads: int, tokens: int, wide: bool) -> 
     }
 
 
-def widths(tokens: int) -> list[int]:
-    return sorted({*(max(1, round(ratio * tokens)) for ratio in RATIOS), min(WIDTH, tokens)})
-
-
 def bench_selection(fdma: Any, heads: int, tokens: int, dense_us: dict[int, float]) -> list[Run]:
     among = fdma.compile("causal", q_len=tokens)
     runs = []
@@ -211,56 +191,39 @@ def bench_incremental(fdma: Any, heads: int, tokens: int, width: int) -> list[Ru
     return runs
 
 
-def numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("module", type=Path, help="folder of the built package fdma")
-    parser.add_argument("result", type=Path)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--lengths", type=numbers, default=list(LENGTHS))
     parser.add_argument("--heads", type=numbers, default=[32, 8])
     options = parser.parse_args()
-    sys.path.insert(0, str(options.module))
-    from fdma import _fdma as fdma
-
+    fdma = use_package(options.module)
     result: Run = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        "date": today(),
         "head_dim": HEAD_DIM,
         "scores": [],
         "selection": [],
         "incremental": [],
+        "commit": head_commit(),
     }
-    try:
-        result["commit"] = os.environ.get("FDMA_COMMIT") or git("rev-parse", "--short=12", "HEAD")
-    except (OSError, subprocess.CalledProcessError):  # a copy of the tree without its history
-        result["commit"] = "unknown"
-
-    def write() -> None:
-        options.result.parent.mkdir(parents=True, exist_ok=True)
+    shapes = [(heads, tokens) for heads in options.heads for tokens in options.lengths]
+    for heads, tokens in shapes:
+        for dtype in DTYPES:
+            for wide in (False, True):
+                run = bench_scores(fdma, dtype, heads, tokens, wide)
+                if run:
+                    result["scores"].append(run)
         write_result(options.result, result)
-
-    for heads in options.heads:
-        for tokens in options.lengths:
-            for dtype in DTYPES:
-                for wide in (False, True):
-                    run = bench_scores(fdma, dtype, heads, tokens, wide)
-                    if run:
-                        result["scores"].append(run)
-        write()
     dense = {tokens: bench_dense(tokens) for tokens in options.lengths}
-    for heads in options.heads:
-        for tokens in options.lengths:
-            result["selection"] += bench_selection(fdma, heads, tokens, dense[tokens])
-        write()
+    for heads, tokens in shapes:
+        result["selection"] += bench_selection(fdma, heads, tokens, dense[tokens])
+        write_result(options.result, result)
     for heads in options.heads:
         tokens = min(131072, max(options.lengths))
         result["incremental"] += bench_incremental(fdma, heads, tokens, min(WIDTH, tokens))
-    write()
+    write_result(options.result, result)
 
 
 if __name__ == "__main__":

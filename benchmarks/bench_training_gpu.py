@@ -18,22 +18,19 @@ written one by one, and are not measured again while they are there (--again).
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import gc
 import statistics
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-from attention_rows import chosen
-from bench_attention_gpu import Results, WrongResultError, commit_and_changes, gpu_state
+from command_line import use_package
+from device_time import device_ms
 from packed_steps import NAMES, Contender, Documents, Layer, allowed_pairs
-
-Run = dict[str, Any]
+from provenance import PACKAGE_SOURCES, gpu_state, origin
+from report_text import Run
+from rows import Results, WrongResultError, measure_rows, row_parser
 
 SEED = 20261122
 PARTS = ("overhead", "attention", "layer", "length", "sparsity")
@@ -45,6 +42,7 @@ WINDOWS = tuple(WINDOW_TOKENS >> i for i in range(8))
 LARGEST_DIFFERENCE = 0.05  # of results of the size of v, in bfloat16
 WARM_STEPS = 3
 LONG_STEP_MS = 50
+SLEEP_CYCLES = 4_000_000
 
 
 def all_rows() -> Iterator[str]:
@@ -220,15 +218,7 @@ class Bench:
             begin = time.perf_counter()
             step()
             return (time.perf_counter() - begin) * 1e3
-        cuda = self.torch.cuda
-        begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
-        cuda._sleep(4_000_000)
-        begin.record()
-        for _ in range(num_steps):
-            step()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / num_steps
+        return device_ms(self.torch, step, num_steps, SLEEP_CYCLES)
 
     def measure(self, row: str) -> Run:
         part, size, *rest = row.split("/")
@@ -241,43 +231,42 @@ class Bench:
             return self.throughput(int(size), name, None)
         return self.throughput(WINDOW_TOKENS, name, int(size) if name == "fdma" else None)
 
+    def measure_if_possible(self, row: str) -> Run:
+        """An error in place of times where a package is not there, or memory does not do."""
+        try:
+            return self.measure(row)
+        except (ImportError, self.torch.OutOfMemoryError) as error:
+            return {"error": str(error).partition("\n")[0][:300] or repr(error)}
+        finally:
+            gc.collect()
+            self.torch.cuda.empty_cache()
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("module", type=Path, help="folder of the built package fdma")
-    parser.add_argument("result", type=Path, help="JSON file to write, and to continue")
-    parser.add_argument("--parts", type=lambda text: text.split(","), default=PARTS)
-    parser.add_argument("--rows", default="*", help="patterns of rows: 'layer/8192/*,overhead'")
-    parser.add_argument("--again", action="store_true", help="measure rows that are there, too")
-    parser.add_argument("--quick", action="store_true", help="few rounds")
-    parser.add_argument("--list", action="store_true", help="say what would run")
-    parser.add_argument("--max-seconds", type=float, default=1e9, help="stop before this time")
-    return parser.parse_args()
+
+def text_of(run: Run) -> str:
+    words = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in run.items())
+    return " ".join(words)
 
 
 def main() -> None:
-    options = arguments()
-    begin = time.perf_counter()
+    begin = time.monotonic()
+    options = row_parser(__doc__, PARTS, "layer/8192/*,overhead").parse_args()
     results = Results(options.result)
-    done = set() if options.again else {n for n, run in results.rows.items() if "error" not in run}
-    of_parts = (row for row in all_rows() if row.partition("/")[0] in options.parts)
-    rows = [row for row in chosen(of_parts, options.rows) if row not in done]
-    if options.list:
-        print(*rows, sep="\n")
+    rows = results.left(all_rows(), options)
+    if not rows:
         return
-    sys.path.insert(0, str(options.module))
+    use_package(options.module)
     import fdma
     import torch
 
     if not torch.cuda.is_available():
         print("no GPU")
         sys.exit(77)
-    commit, is_changed = commit_and_changes()
+    state = origin(PACKAGE_SOURCES)
     results.describe(
         {
             "machine": gpu_state(),
             "torch": torch.__version__,
-            "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+            "date": state["date"],
             "heads": HEADS,
             "head_dim": HEAD_DIM,
             "dtype": "bfloat16",
@@ -287,25 +276,12 @@ def main() -> None:
     bench = Bench(torch, fdma, "cuda", HEADS, HEAD_DIM)
     if options.quick:
         bench.num_steps, bench.seconds_a_row = 3, 0.3
-    is_wrong = False
-    for row in rows:
-        if time.perf_counter() - begin > options.max_seconds:
-            print(f"out of time before {row}")
-            sys.exit(3)
-        try:
-            run = bench.measure(row)
-        except Exception as error:
-            traceback.print_exc(limit=3)
-            print(f"{row}: {error}", flush=True)
-            is_wrong = is_wrong or not isinstance(error, (ImportError, torch.OutOfMemoryError))
-            run = {"error": str(error).splitlines()[0][:300] if str(error) else repr(error)}
-        gc.collect()
-        torch.cuda.empty_cache()
-        results.rows[row] = run | {"commit": commit + "+" * is_changed}
-        results.write()
-        words = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in run.items())
-        print(f"{row:32}", *words, flush=True)
-    sys.exit(1 if is_wrong else 0)
+    commit = {"commit": state["commit"] + "+" * state["uncommitted_changes"]}
+
+    def measure(row: str) -> Run:
+        return bench.measure_if_possible(row) | commit
+
+    measure_rows(rows, results, measure, text_of, lambda row: 0.0, begin + options.max_seconds)
 
 
 if __name__ == "__main__":

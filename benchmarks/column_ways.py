@@ -11,17 +11,18 @@ scores; token_lists, for each 128 queries the same random tokens, an eighth of t
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
-from bench_attention_gpu import Timing, WrongResultError, profile_of
+from attention_calls import planned, profile_of
+from device_time import Timing
 from mask_suite import suite_mask
+from report_text import Run
+from rows import WrongResultError
 from topk_gpu_report import WAYS
+from topk_problem import TopkProblem
+from topk_rows import Row
 
-Run = dict[str, Any]
-
-MASKS = ("random_eviction", "topk", "token_lists")
 PROFILE = "h200"
 ROWS_AT_ONCE = 128
 SEED = 20261122
@@ -42,7 +43,7 @@ def compiled_mask(fdma: Any, name: str, tokens: int, width: int) -> Any:
     return fdma.compile(mask.spec, tokens, tables=mask.tables)
 
 
-def measure_ways(fdma: Any, problem: Any, row: Any, quick: bool) -> Run:
+def measure_ways(fdma: Any, problem: TopkProblem, row: Row, quick: bool) -> Run:
     """Milliseconds of each way, as predicted and as measured, and what its plan takes."""
     compiled = compiled_mask(fdma, row.order, row.tokens, row.width)
     profile = profile_of(fdma, PROFILE)
@@ -50,26 +51,9 @@ def measure_ways(fdma: Any, problem: Any, row: Any, quick: bool) -> Run:
     run: Run = {}
     expected = None
     for way in WAYS:
-        plan = fdma.make_plan(
-            compiled,
-            batch=row.batch,
-            heads_q=row.heads,
-            heads_kv=row.heads_kv,
-            head_dim=row.head_dim,
-            dtype="bfloat16",
-            backend="sm90",
-            columns=way,
-        )
+        plan = planned(fdma, compiled, row, columns=way)
         uploaded = fdma.upload(plan)
-        calls[way] = partial(
-            fdma.attention,
-            problem.q,
-            problem.k,
-            problem.v,
-            uploaded,
-            out=problem.out,
-            lse=problem.lse,
-        )
+        calls[way] = problem.attention_call(fdma, uploaded)
         calls[way]()
         if expected is None:
             expected = problem.out.clone()
@@ -81,4 +65,4 @@ def measure_ways(fdma: Any, problem: Any, row: Any, quick: bool) -> Run:
         run[f"{way}_workspace_bytes"] = uploaded.launch_nbytes
         run[f"{way}_tiles"] = plan.counts
     timing = Timing(problem.torch, calls, quick)
-    return run | {f"{way}_ms": 1e3 * timing.median(way) for way in calls}
+    return run | timing.medians_ms()

@@ -14,20 +14,19 @@ Masks of bytes at 131072 tokens are 16 GiB: one stands for them all (BYTES_TOO).
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import h5py
-import make_report
 import numpy as np
+from make_report import replace_tables
 from numpy.typing import NDArray
+from report_store import read_json, store_compression, write_result
+from report_text import Run, bytes_text, machine_text, table, time_text, tokens_text
 
-Row = dict[str, Any]
 Words = NDArray[np.uint64]
 
 LONGEST = 131072
@@ -65,7 +64,7 @@ def panels_of(words: Words, tokens: int, storage: str) -> Iterator[NDArray[np.ui
             yield cells_of(panel, tokens)
 
 
-def measure(words: Words, mask: str, tokens: int, storage: str, path: Path) -> Row:
+def measure(words: Words, mask: str, tokens: int, storage: str, path: Path) -> Run:
     width = (tokens + 7) // 8 if storage == "h5py bits" else tokens
     chunk = (CHUNK[0], CHUNK[1] // 8 if storage == "h5py bits" else CHUNK[1])
 
@@ -112,10 +111,10 @@ def measure(words: Words, mask: str, tokens: int, storage: str, path: Path) -> R
     return row
 
 
-def dense_rows(native: list[Row], folder: Path) -> list[Row]:
+def dense_rows(native: list[Run], folder: Path) -> list[Run]:
     """Both ways of h5py for every mask with dense bits; dense.json keeps what is measured."""
     kept = folder / "dense.json"
-    rows: list[Row] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else []
+    rows: list[Run] = read_json(kept) if kept.exists() else []
     known = {(row["mask"], row["tokens"], row["storage"]) for row in rows}
     for row in native:
         if row["storage"] != "dense":
@@ -130,7 +129,7 @@ def dense_rows(native: list[Row], folder: Path) -> list[Row]:
             words: Words = file["masks/mask/groups/0/words"][:]
         for storage in wanted:
             rows.append(measure(words, mask, tokens, storage, folder / "h5py.h5"))
-            kept.write_text(json.dumps(rows), encoding="utf-8")
+            write_result(kept, rows)
     return rows
 
 
@@ -146,25 +145,25 @@ STORAGES = (
 )
 
 
-def by_mask(rows: list[Row], tokens: int) -> dict[str, dict[str, Row]]:
-    masks: dict[str, dict[str, Row]] = {}
+def by_mask(rows: list[Run], tokens: int) -> dict[str, dict[str, Run]]:
+    masks: dict[str, dict[str, Run]] = {}
     for row in rows:
         if row["tokens"] == tokens:
             masks.setdefault(row["mask"], {})[row["storage"]] = row
     return masks
 
 
-def storage_table(rows: list[Row], tokens: int, text: Callable[[Row], str]) -> str:
+def storage_table(rows: list[Run], tokens: int, text: Callable[[Run], str]) -> str:
     masks = by_mask(rows, tokens)
     shown = [s for s in STORAGES if any(s in stored for stored in masks.values())]
     lines = [
         [mask, *(text(stored[s]) if s in stored else "-" for s in shown)]
         for mask, stored in masks.items()
     ]
-    return make_report.table(["mask", *shown], lines)
+    return table(["mask", *shown], lines)
 
 
-def ratio_table(rows: list[Row]) -> str:
+def ratio_table(rows: list[Run]) -> str:
     """The smallest native file of each mask beside the two that h5py writes."""
     lines = []
     for tokens in sorted({row["tokens"] for row in rows}):
@@ -172,8 +171,8 @@ def ratio_table(rows: list[Row]) -> str:
             native = {s: row for s, row in stored.items() if not s.startswith("h5py")}
             best = min(native.values(), key=lambda row: int(row["file_bytes"]))
             segment = stored["segment"]
-            line = [mask, make_report.tokens_text(str(tokens)), best["storage"]]
-            line.append(make_report.bytes_text(best["file_bytes"]))
+            line = [mask, tokens_text(tokens), best["storage"]]
+            line.append(bytes_text(best["file_bytes"]))
             for storage in ("h5py bits", "h5py bytes"):
                 dense = stored.get(storage)
                 if dense is None:
@@ -184,32 +183,29 @@ def ratio_table(rows: list[Row]) -> str:
             lines.append(line)
     header = ["mask", "tokens", "smallest", "file"]
     header += ["gzip'd bits, file", "read", "gzip'd bytes, file", "read"]
-    return make_report.table(header, lines)
+    return table(header, lines)
 
 
-def tables(result: Row, page: Path) -> None:
+def tables(result: Run, page: Path) -> None:
     rows = result["rows"]
     content = {
-        "compression-machine": make_report.machine_text(result),
+        "compression-machine": machine_text(result),
         "compression-ratio": ratio_table(rows),
     }
     for tokens in sorted({row["tokens"] for row in rows}):
-        suffix = make_report.tokens_text(str(tokens))
+        suffix = tokens_text(tokens)
         content[f"compression-file-{suffix}"] = storage_table(
-            rows, tokens, lambda row: make_report.bytes_text(row["file_bytes"])
+            rows, tokens, lambda row: bytes_text(row["file_bytes"])
         )
         content[f"compression-memory-{suffix}"] = storage_table(
-            rows, tokens, lambda row: make_report.bytes_text(row["memory_bytes"])
+            rows, tokens, lambda row: bytes_text(row["memory_bytes"])
         )
         content[f"compression-time-{suffix}"] = storage_table(
             rows,
             tokens,
-            lambda row: (
-                f"{make_report.time_text(row['write_us'])} / "
-                f"{make_report.time_text(row['read_us'])}"
-            ),
+            lambda row: f"{time_text(row['write_us'])} / {time_text(row['read_us'])}",
         )
-    make_report.replace_tables(page, content)
+    replace_tables(page, content)
 
 
 def main() -> None:
@@ -219,15 +215,13 @@ def main() -> None:
     raw_path = folder / "native.json"
     if not raw_path.exists():
         subprocess.run([program, folder, raw_path], check=True)
-    raw = json.loads(raw_path.read_text(encoding="utf-8"))
+    raw = read_json(raw_path)
     raw["rows"] += dense_rows(raw["rows"], folder)
     for path in folder.glob("*.h5"):
         path.unlink()
-    all_path = folder / "all.json"
-    all_path.write_text(json.dumps(raw), encoding="utf-8")
     result_path = repository / "benchmarks" / "results" / "compression.json"
-    make_report.store_compression(all_path, result_path)
-    tables(json.loads(result_path.read_text(encoding="utf-8")), repository / "docs/compression.md")
+    store_compression(raw, result_path)
+    tables(read_json(result_path), repository / "docs" / "compression.md")
 
 
 if __name__ == "__main__":

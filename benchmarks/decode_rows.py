@@ -9,14 +9,16 @@ which are some queries' worth more of tens of thousands.
 
 from __future__ import annotations
 
-import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-Run = dict[str, Any]
+from attention_calls import Problem, prepare
+from device_time import Timing
+from exact_attention import check_head
+from report_text import Run
 
 COPY_BYTES = 1 << 30  # read, and written: far more than the caches hold
 
@@ -44,23 +46,11 @@ def decode_shapes() -> Iterator[DecodeShape]:
             yield DecodeShape(batch, q_len, 131072, 32, 4, 128)
 
 
-class DecodeProblem:
-    """Tensors of one shape."""
+class DecodeProblem(Problem):
+    """Tensors, and a buffer that is copied."""
 
     def __init__(self, torch: Any, shape: DecodeShape, seed: int) -> None:
-        self.torch = torch
-        self.shape = shape
-        torch.manual_seed(seed)
-
-        def random(length: int, heads: int) -> Any:
-            size = (shape.batch, length, heads, shape.head_dim)
-            return torch.randn(size, device="cuda", dtype=torch.bfloat16)
-
-        self.q = random(shape.q_len, shape.heads)
-        self.k, self.v = (random(shape.tokens, shape.heads_kv) for _ in range(2))
-        self.out = torch.full_like(self.q, torch.nan)
-        size = (shape.batch, shape.heads, shape.q_len)
-        self.lse = torch.full(size, torch.nan, device="cuda", dtype=torch.float32)
+        super().__init__(torch, shape, seed)
         self.source, self.copied = (
             torch.zeros(COPY_BYTES, device="cuda", dtype=torch.uint8) for _ in range(2)
         )
@@ -68,52 +58,28 @@ class DecodeProblem:
     def copy(self) -> None:
         self.copied.copy_(self.source)
 
-    def sdpa(self, backend: Any) -> Any:
-        attention = self.torch.nn.attention
-        q, k, v = (x.transpose(1, 2) for x in (self.q, self.k, self.v))
-        with attention.sdpa_kernel(backend):
-            return self.torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-
     def error(self, out: Any, lse: Any | None, is_causal: bool) -> Run:
-        """Of the first and the last head against float64, beside what an explicit product in
-        bfloat16 has; ValueError where it is too large."""
+        """Of the first and the last head against float64."""
         torch, shape = self.torch, self.shape
         group = shape.heads // shape.heads_kv
         rows = torch.arange(shape.q_len, device="cuda")[:, None]
         keys = torch.arange(shape.tokens, device="cuda")[None, :]
         cells = keys <= rows + (shape.tokens - shape.q_len if is_causal else shape.tokens)
-        worst: Run = {"max_error": 0.0, "lse_max_error": 0.0}
+        worst: Run = {}
         for b, h in ((0, 0), (shape.batch - 1, shape.heads - 1), (0, group - 1)):
-            q, k, v = self.q[b, :, h], self.k[b, :, h // group], self.v[b, :, h // group]
-            scale = shape.head_dim**-0.5
-            logits = (q.double() @ k.double().T * scale).masked_fill(~cells, -torch.inf)
-            exact = logits.softmax(-1) @ v.double()
-            plain = ((q @ k.T).float() * scale).masked_fill(~cells, -torch.inf)
-            plain = plain.softmax(-1).to(v.dtype) @ v
-            allowed = 2 * float((plain.double() - exact).abs().max())
-            allowed += 1e-5 * float(exact.abs().max())
-            error = float((out[b, :, h].double() - exact).abs().max())
-            worst["max_error"] = max(worst["max_error"], error)
-            worst["allowed_error"] = min(worst.get("allowed_error", allowed), allowed)
-            if not error <= allowed:
-                raise ValueError(f"out: error {error:.3g}, expected {allowed:.3g} at most")
-            if lse is not None:
-                error = float((lse[b, h].double() - logits.logsumexp(-1)).abs().max())
-                worst["lse_max_error"] = max(worst["lse_max_error"], error)
-                if not error <= 1e-4:
-                    raise ValueError(f"lse: error {error:.3g}")
+            tensors = self.q[b, :, h], self.k[b, :, h // group], self.v[b, :, h // group]
+            lse_of_head = None if lse is None else lse[b, h]
+            check_head(torch, worst, tensors, cells, out[b, :, h], lse_of_head)
         return worst
 
 
 def peers_of(problem: DecodeProblem) -> dict[str, Callable[[], object]]:
     """The backends of PyTorch that take the shape, with right results."""
-    torch = problem.torch
-    backends = torch.nn.attention.SDPBackend
     peers: dict[str, Callable[[], object]] = {}
     for name, backend in (
-        ("sdpa_flash", backends.FLASH_ATTENTION),
-        ("sdpa_cudnn", backends.CUDNN_ATTENTION),
-        ("sdpa_efficient", backends.EFFICIENT_ATTENTION),
+        ("sdpa_flash", "FLASH_ATTENTION"),
+        ("sdpa_cudnn", "CUDNN_ATTENTION"),
+        ("sdpa_efficient", "EFFICIENT_ATTENTION"),
     ):
         try:
             with warnings.catch_warnings():
@@ -122,48 +88,23 @@ def peers_of(problem: DecodeProblem) -> dict[str, Callable[[], object]]:
         except RuntimeError:  # "No available kernel"
             continue
         problem.error(out.transpose(1, 2), None, is_causal=False)
-        peers[name] = lambda backend=backend: problem.sdpa(backend)  # type: ignore[misc]
+        peers[name] = partial(problem.sdpa, backend)
     return peers
 
 
-def measure_decode(
-    fdma: Any, problem: DecodeProblem, time_calls: Callable[[dict[str, Callable[[], object]]], Any]
-) -> Run:
+def measure_decode(fdma: Any, problem: DecodeProblem, quick: bool) -> Run:
     shape, torch = problem.shape, problem.torch
-    costs: dict[str, list[float]] = {"compile_ms": [], "plan_ms": [], "upload_ms": []}
-    for _ in range(3):  # the first time finds cold code
-        begin = time.perf_counter()
-        mask = fdma.compile("causal", shape.q_len, shape.tokens, num_threads=1)
-        costs["compile_ms"].append(time.perf_counter() - begin)
-        begin = time.perf_counter()
-        plan = fdma.make_plan(
-            mask,
-            batch=shape.batch,
-            heads_q=shape.heads,
-            heads_kv=shape.heads_kv,
-            head_dim=shape.head_dim,
-            dtype="bfloat16",
-            backend="sm90",
-        )
-        costs["plan_ms"].append(time.perf_counter() - begin)
-        begin = time.perf_counter()
-        uploaded = fdma.upload(plan)
-        torch.cuda.synchronize()
-        costs["upload_ms"].append(time.perf_counter() - begin)
-    stream = torch.cuda.current_stream().cuda_stream
-
-    def call() -> None:
-        fdma.attention(
-            *(problem.q, problem.k, problem.v, uploaded),
-            out=problem.out,
-            lse=problem.lse,
-            stream=stream,
-        )
-
+    mask, plan, uploaded, costs = prepare(
+        fdma,
+        torch,
+        lambda: fdma.compile("causal", shape.q_len, shape.tokens, num_threads=1),
+        shape,
+    )
+    call = problem.attention_call(fdma, uploaded)
     call()
     check = problem.error(problem.out, problem.lse, is_causal=True)
     peers = peers_of(problem)
-    timing = time_calls({"fdma": call, "copy": problem.copy} | peers)
+    timing = Timing(torch, {"fdma": call, "copy": problem.copy} | peers, quick)
     seconds, copy_seconds = timing.median("fdma"), timing.median("copy")
     pairs = mask.counts["allowed_pairs"]
     rate = shape.kv_bytes() / seconds
@@ -199,4 +140,4 @@ def measure_decode(
             # Above 1: FDMA is faster.
             f"{peer}_ratio": timing.ratio("fdma", peer),
         }
-    return run | {name: statistics.median(x) * 1e3 for name, x in costs.items()}
+    return run | costs

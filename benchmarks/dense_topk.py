@@ -11,13 +11,13 @@ selection as intervals is bench_select's.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from report_store import write_result
 
 try:
     import torch
@@ -61,7 +61,7 @@ def main() -> None:
             best = min(seconds(scores, w) for _ in range(3 if length < 16384 else 1))
             runs.append({"tokens": length, "w": w, "cpu_us": best * 1e6, "bytes": 4 * length**2})
     tool = f"torch.topk of PyTorch {torch.__version__}" if torch else "numpy.argpartition"
-    Path(sys.argv[1]).write_text(json.dumps({"tool": tool, "runs": runs}, indent=1) + "\n")
+    write_result(Path(sys.argv[1]), {"tool": tool, "runs": runs})
 
 
 if __name__ == "__main__":

@@ -20,12 +20,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from attention_rows import Row, Shape, all_rows, chosen
-from mask_suite import suite_mask
+import topk_rows
+from attention_calls import heads_first
+from attention_rows import Row, Shape, all_rows
+from command_line import first_line, names
+from mask_suite import Predicate, suite_mask
+from rows import chosen
 
 FLEX_BLOCK = 128
 PARTS = ("flex", "backward_flex", "topk")
-Predicate = Callable[[Any, Any], Any]
 
 
 def mask_mod_of(predicate: Predicate) -> Callable[..., Any]:
@@ -93,7 +96,7 @@ def compile_row(row: Row) -> None:
         gradients_of(torch, program, tensors, torch.empty_like(tensors[0]))()
 
 
-def compile_topk(row: Any) -> None:
+def compile_topk(row: topk_rows.Row) -> None:
     import torch
     from topk_flex import topk_program
 
@@ -104,7 +107,7 @@ def compile_topk(row: Any) -> None:
     )
     scores = torch.zeros((row.batch, row.heads_kv, row.tokens), device="cuda")
     kept = torch.zeros((*scores.shape, 2), dtype=torch.int32, device="cuda")
-    tensors = [x.transpose(1, 2) for x in (q, k, v)]
+    tensors = heads_first(q, k, v)
     program = topk_program(torch, scores, kept, row.heads)
     program(*tensors)
     gradients_of(torch, program, tensors, torch.empty_like(tensors[0]))()
@@ -129,21 +132,20 @@ def compile_one(task: tuple[str, Any]) -> tuple[str, float, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--parts", type=lambda text: text.split(","), default=PARTS)
+    parser = argparse.ArgumentParser(description=first_line(__doc__))
+    parser.add_argument("--parts", type=names, default=PARTS)
     parser.add_argument("--rows", default="*", help="patterns of rows: '32K/*,flex/*causal*'")
     parser.add_argument("--jobs", type=int, default=min(10, os.cpu_count() or 1))
     options = parser.parse_args()
     begin = time.monotonic()
     # Threads that compile parts of a program would compete with the other jobs.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    from bench_topk_gpu import all_rows as topk_rows
-
-    rows = chosen((row for row in all_rows() if row.part in options.parts), options.rows)
-    tasks: list[tuple[str, Any]] = [(row.part, row) for row in rows if row.part in PARTS]
+    parts = {*options.parts} & {*PARTS}
+    tasks: list[tuple[str, Any]]
+    tasks = [(row.part, row) for row in chosen(all_rows(), parts, options.rows)]
     if "topk" in options.parts:
-        beside = (row for row in topk_rows() if row.part == "flex")
-        tasks += [("topk", row) for row in chosen(beside, options.rows)]
+        beside = chosen(topk_rows.all_rows(), ["flex"], options.rows)
+        tasks += [("topk", row) for row in beside]
     # The parent imports once for all jobs, and leaves the GPU alone, for a fork cannot share it:
     # PyTorch's compiler asks for devices when it is imported.
     importlib.import_module("torch")

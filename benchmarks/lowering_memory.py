@@ -15,16 +15,16 @@ hashing a result takes about as much again.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import h5py
 import numpy as np
+from command_line import first_line
+from process_usage import usage_of
+from report_store import read_json, write_result
 
 MIB = 1 << 20
 LENGTHS = (1024, 4096, 8192, 16384, 32768, 65536, 131072, 262144)
@@ -83,16 +83,6 @@ LARGE = (
 MAX_LARGE_LENGTH = 32768
 TABLES = ("keep", "end", "far", "doc", "id")
 
-# The peak that the system gives for a process begins with that of the one that started it: a small
-# one stands between.
-STARTER = """
-import json, os, sys
-place = (os.POSIX_SPAWN_OPEN, 1, sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-child = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ, file_actions=[place])
-_, status, usage = os.wait4(child, 0)
-print(json.dumps([os.waitstatus_to_exitcode(status), usage.ru_maxrss]))
-"""
-
 
 @dataclass
 class Row:
@@ -127,16 +117,10 @@ def compiled(
     for name in TABLES:
         if f"@{name}" in spec:
             words += ["--table", f"{name}={folder / f'{length}.h5'}:/{name}"]
-    start = time.monotonic()
     printed = folder / "out.json"
-    starter = [sys.executable, "-I", "-S", "-c", STARTER, str(printed), *words]
-    done = subprocess.run(starter, check=True, capture_output=True, text=True)
-    seconds = time.monotonic() - start
-    status, peak_kib = json.loads(done.stdout)
-    if status not in (0, 4):
-        raise SystemExit(f"{spec} at {length}: status {status}, {done.stderr}")
-    result = json.loads(printed.read_text())["mask"]["stored_bytes"] if status == 0 else 0
-    return status, seconds, peak_kib * 1024, result
+    status, usage = usage_of(words, (0, 4), printed)
+    result = read_json(printed)["mask"]["stored_bytes"] if status == 0 else 0
+    return status, usage["elapsed_s"], usage["peak_resident_bytes"], result
 
 
 def measured(tool: str, folder: Path, spec: str, length: int, timeout: float, base: int) -> Row:
@@ -145,7 +129,7 @@ def measured(tool: str, folder: Path, spec: str, length: int, timeout: float, ba
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    options = argparse.ArgumentParser(description=first_line(__doc__))
     options.add_argument("--tool", type=Path, required=True)
     options.add_argument("--timeout", type=float, default=60, help="seconds for one mask")
     options.add_argument("--limit", type=float, default=256, help="MiB beyond the result")
@@ -172,7 +156,7 @@ def main() -> int:
                     flush=True,
                 )
     if given.json:
-        given.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
+        write_result(given.json, [asdict(row) for row in rows])
     print(f"\n{'length':>7} {'masks':>6} {'stopped':>8} {'most beyond':>12}  of")
     for length in given.lengths:
         those = [row for row in rows if row.length == length]

@@ -29,31 +29,8 @@ import python_report
 import select_report
 import topk_gpu_report
 import training_report
-from report_store import (
-    cpu_model,
-    git,
-    machine_of_today,
-    read_json,
-    store,
-    store_compression,
-    store_estimate,
-    store_estimate_gpu,
-    store_select,
-)
-from report_text import Run, bytes_text, machine_text, table, time_text, tokens_text
-
-__all__ = [
-    "bytes_text",
-    "cpu_model",
-    "git",
-    "machine_of_today",
-    "machine_text",
-    "replace_tables",
-    "store_compression",
-    "table",
-    "time_text",
-    "tokens_text",
-]
+from report_store import read_json, store, store_estimate, store_estimate_gpu, store_select
+from report_text import Run
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BEGIN = re.compile(r"<!-- table (\S+) -->\n")

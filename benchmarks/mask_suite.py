@@ -6,10 +6,12 @@ tensors of positions (a FlexAttention mask_mod), which is what results are check
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +76,11 @@ def eviction_ends(tokens: int) -> list[int]:
 class SuiteMask:
     name: str
     spec: str
-    tables: dict[str, Table] = field(default_factory=dict)
+    tables: dict[str, Table]
     """What the specification is bound to."""
-    columns: dict[str, Table] = field(default_factory=dict)
+    columns: dict[str, Table]
     """Tables by position, which the predicate reads."""
-    predicate: Callable[..., Any] = lambda q, k: q >= k
+    predicate: Callable[..., Any]
     """Of q, k and the columns by name."""
 
     def on(self, to_device: Callable[[Table], Any]) -> Predicate:
@@ -89,110 +91,78 @@ class SuiteMask:
 
 def suite_mask(name: str, tokens: int) -> SuiteMask:
     """One of NAMES or EVERY_TILE_PARTIAL; `tokens`: a length of document_lengths.json."""
-
-    def array(values: Sequence[int]) -> Table:
-        return np.asarray(values, np.int32)
-
     sample = json.loads(DOCUMENTS.read_text(encoding="utf-8"))[str(tokens)][0]
     prefixes = [prefix for prefix, _ in sample["documents"]]
     lengths = [length for _, length in sample["documents"]]
     begins = [0, *itertools.accumulate(lengths)]
-    ids = array(np.repeat(np.arange(len(lengths)), lengths).tolist())
-    window = tokens // 16
-    if name == "full":
-        return SuiteMask(name, "true", predicate=lambda q, k: (q >= 0) & (k >= 0))
-    if name == EVERY_TILE_PARTIAL:
-        return SuiteMask(name, "(q + k) % 3 != 0", predicate=lambda q, k: (q + k) % 3 != 0)
-    if name == "causal":
-        return SuiteMask(name, "causal")
-    if name == "sliding_window":
-        return SuiteMask(
-            name,
+    last, window, half = len(lengths) - 1, tokens // 16, tokens // 2
+
+    def by_token(values: Iterable[int]) -> Sequence[int]:
+        """The value of the document that each token lies in."""
+        return np.repeat(list(values), lengths).tolist()
+
+    # What specifications name as @name, and predicates as arguments.
+    tables: dict[str, Callable[[], Sequence[int]]] = {
+        "len": lambda: lengths,
+        "p": lambda: prefixes,
+        "id": lambda: by_token(range(len(lengths))),
+        "doc": lambda: by_token(range(len(lengths))),
+        "part": lambda: parts_of(lengths),
+        "in_prefix": lambda: [
+            int(i < prefix) for prefix, length in sample["documents"] for i in range(length)
+        ],
+        "visible_from": lambda: by_token(
+            begins[d + 1] if flag else 0 for d, flag in enumerate(sample["flags"])
+        ),
+        "end": lambda: eviction_ends(tokens),
+    }
+    masks: dict[str, tuple[str, Callable[..., Any]]] = {
+        "full": ("true", lambda q, k: (q >= 0) & (k >= 0)),
+        EVERY_TILE_PARTIAL: ("(q + k) % 3 != 0", lambda q, k: (q + k) % 3 != 0),
+        "causal": ("causal", lambda q, k: q >= k),
+        "sliding_window": (
             f"causal & window({window})",
-            predicate=lambda q, k: (q >= k) & (q - k < window),
-        )
-    if name == "causal_document":
-        return SuiteMask(
-            name,
+            lambda q, k: (q >= k) & (q - k < window),
+        ),
+        "causal_document": (
             "causal & documents(lengths=@len)",
-            {"len": array(lengths)},
-            {"doc": ids},
             lambda q, k, doc: (q >= k) & (doc[q] == doc[k]),
-        )
-    if name == "document":
-        return SuiteMask(
-            name,
-            "documents(lengths=@len)",
-            {"len": array(lengths)},
-            {"doc": ids},
-            lambda q, k, doc: doc[q] == doc[k],
-        )
-    if name == "share_question":
-        parts = array(parts_of(lengths))
-        return SuiteMask(
-            name,
+        ),
+        "document": ("documents(lengths=@len)", lambda q, k, doc: doc[q] == doc[k]),
+        "share_question": (
             "causal & share_question(ids=@id, parts=@part)",
-            {"id": ids, "part": parts},
-            {"doc": ids, "part": parts},
             lambda q, k, doc, part: (
                 (q >= k) & (doc[q] == doc[k]) & ((part[k] == 0) | (part[k] == part[q]))
             ),
-        )
-    if name == "global_sliding_window":
-        return SuiteMask(
-            name,
+        ),
+        "global_sliding_window": (
             f"global(16) | window({window}, {window})",
-            predicate=lambda q, k: (k < 16) | (q < 16) | ((q - k <= window) & (k - q <= window)),
-        )
-    if name == "causal_blockwise":
-        last = len(lengths) - 1
-        return SuiteMask(
-            name,
+            lambda q, k: (k < 16) | (q < 16) | ((q - k <= window) & (k - q <= window)),
+        ),
+        "causal_blockwise": (
             "causal_blockwise(ids=@id)",
-            {"id": ids},
-            {"doc": ids},
             lambda q, k, doc: (q >= k) & ((doc[q] == doc[k]) | (doc[q] == last)),
-        )
-    if name == "prefix_lm_causal":
-        half = tokens // 2
-        return SuiteMask(
-            name, f"causal | prefix({half})", predicate=lambda q, k: (q >= k) | (k < half)
-        )
-    if name == "prefix_lm_document":
-        in_prefix = [
-            1 if i < prefix else 0
-            for prefix, length in zip(prefixes, lengths, strict=True)
-            for i in range(length)
-        ]
-        return SuiteMask(
-            name,
+        ),
+        "prefix_lm_causal": (f"causal | prefix({half})", lambda q, k: (q >= k) | (k < half)),
+        "prefix_lm_document": (
             "prefix_documents(ids=@id, prefix=@p)",
-            {"id": ids, "p": array(prefixes)},
-            {"doc": ids, "in_prefix": array(in_prefix)},
             lambda q, k, doc, in_prefix: (doc[q] == doc[k]) & ((q >= k) | (in_prefix[k] != 0)),
-        )
-    if name == "qk_sparse":
-        visible_from = array(
-            [
-                begins[d + 1] if flag else 0
-                for d, flag in enumerate(sample["flags"])
-                for _ in range(lengths[d])
-            ]
-        )
-        return SuiteMask(
-            name,
+        ),
+        "qk_sparse": (
             "causal & @visible_from[k] <= q",
-            {"visible_from": visible_from},
-            {"visible_from": visible_from},
             lambda q, k, visible_from: (q >= k) & (q >= visible_from[k]),
-        )
-    if name == "random_eviction":
-        ends = array(eviction_ends(tokens))
-        return SuiteMask(
-            name,
+        ),
+        "random_eviction": (
             "causal & q < @end[k]",
-            {"end": ends},
-            {"end": ends},
             lambda q, k, end: (q >= k) & (q < end[k]),
-        )
-    raise ValueError(f"{name}: expected one of {', '.join(NAMES)}")
+        ),
+    }
+    if name not in masks:
+        raise ValueError(f"{name}: expected one of {', '.join(NAMES)}")
+    spec, predicate = masks[name]
+
+    def made(names: Iterable[str]) -> dict[str, Table]:
+        return {name: np.asarray(tables[name](), np.int32) for name in names}
+
+    arguments = list(inspect.signature(predicate).parameters)[2:]
+    return SuiteMask(name, spec, made(re.findall(r"@(\w+)", spec)), made(arguments), predicate)

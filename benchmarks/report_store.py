@@ -1,20 +1,16 @@
 """From the raw output of a benchmark to benchmarks/results/*.json.
 
-Each document states machine, compiler, commit and date; what identifies a person's computer (host
-name, paths) is left out.
+Each document states machine, compiler, commit and date (provenance.py).
 """
 
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from provenance import cpu_model, head_commit, machine_of_today, origin, os_name, today
 from report_text import Run
 
 COUNTERS = (
@@ -37,47 +33,8 @@ SELECT_COUNTERS = (
 MICROSECONDS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 
 
-def git(*arguments: str) -> str:
-    return subprocess.run(
-        ["git", *arguments], capture_output=True, text=True, check=True
-    ).stdout.strip()
-
-
-def head_commit() -> str:
-    return git("rev-parse", "--short=12", "HEAD")
-
-
-def has_changes(sources: tuple[str, ...]) -> bool:
-    return bool(git("status", "--porcelain", "--", *sources))
-
-
-def today() -> str:
-    return datetime.now(tz=UTC).date().isoformat()
-
-
-def cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
-
-
-def os_name() -> str:
-    return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
-
-
-def machine_of_today() -> Run:
-    return {
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "load_avg": os.getloadavg(),
-        "os": os_name(),
-    }
-
-
-def read_json(path: Path) -> Run:
-    document: Run = json.loads(path.read_text(encoding="utf-8"))
-    return document
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def holds_rows(name: str, value: Any) -> bool:
@@ -107,7 +64,7 @@ def json_text(value: Any, name: str = "", depth: int = 0) -> str:
     return brackets[0] + ",".join(f"{indent} {line}" for line in lines) + indent + brackets[1]
 
 
-def write_result(path: Path, result: Run) -> None:
+def write_result(path: Path, result: Any) -> None:
     """Writes one row a line, so that a row that is measured again is one line of a diff.
 
     The file is replaced as a whole: a program that is stopped leaves the old one.
@@ -118,87 +75,74 @@ def write_result(path: Path, result: Run) -> None:
     new.replace(path)
 
 
-def store(raw_path: Path, result_path: Path) -> None:
-    """Output of Google Benchmark, masks and dense files."""
-    raw = read_json(raw_path)
-    context = raw["context"]
-    sources = ("formats", "masks", "benchmarks/*.cpp", "tests/mask_suite", "cmake")
-    runs: list[Run] = []
+def microseconds(benchmark: Run, clock: str) -> float:
+    return float(benchmark[clock] * MICROSECONDS[benchmark["time_unit"]])
+
+
+def fastest_runs(raw: Run, counters: tuple[str, ...]) -> dict[str, Run]:
+    """What Google Benchmark measured, by name, with those counters that there are.
+
+    The least disturbed of the repetitions counts.
+    """
+    best: dict[str, Run] = {}
     for benchmark in raw["benchmarks"]:
         if benchmark.get("run_type") == "aggregate":
             continue
         if benchmark.get("error_occurred"):
             sys.exit(f"{benchmark['name']}: {benchmark.get('error_message')}")
-        run: Run = {
-            "name": benchmark["name"].removesuffix("/real_time").removesuffix("/process_time"),
-            "cpu_us": benchmark["cpu_time"] * MICROSECONDS[benchmark["time_unit"]],
-            "elapsed_us": benchmark["real_time"] * MICROSECONDS[benchmark["time_unit"]],
+        name = benchmark["run_name"].removesuffix("/real_time").removesuffix("/process_time")
+        cpu_us = microseconds(benchmark, "cpu_time")
+        if name in best and best[name]["cpu_us"] <= cpu_us:
+            continue
+        best[name] = {
+            "name": name,
+            "cpu_us": cpu_us,
+            "elapsed_us": microseconds(benchmark, "real_time"),
             "iterations": benchmark["iterations"],
         }
         if "label" in benchmark:
-            run["spec"] = benchmark["label"]
-        run |= {key: benchmark[key] for key in COUNTERS if key in benchmark}
-        if runs and runs[-1]["name"] == run["name"]:  # repetitions: the least disturbed counts
-            runs[-1] = min(runs[-1], run, key=lambda repetition: float(repetition["cpu_us"]))
-        else:
-            runs.append(run)
-    result = {
-        "machine": {
-            "cpu": cpu_model(),
-            "cores": context["num_cpus"],
-            "caches": [
-                f"L{c['level']} {c['type']} {c['size'] // 1024} KiB" for c in context["caches"]
-            ],
-            "cpu_scaling": context["cpu_scaling_enabled"],
-            "load_avg": context["load_avg"],
-            "os": os_name(),
-        },
-        "compiler": context["compiler"],
-        "commit": head_commit(),
-        "uncommitted_changes": has_changes((*sources, "CMakeLists.txt")),
-        "date": context["date"][:10],
-        "threads": 1,
-        "runs": runs,
+            best[name]["spec"] = benchmark["label"]
+        best[name] |= {key: benchmark[key] for key in counters if key in benchmark}
+    return best
+
+
+def store(raw_path: Path, result_path: Path) -> None:
+    """Output of Google Benchmark, masks and dense files."""
+    raw = read_json(raw_path)
+    context = raw["context"]
+    sources = ("formats", "masks", "benchmarks/*.cpp", "tests/mask_suite", "cmake")
+    machine = {
+        "cpu": cpu_model(),
+        "cores": context["num_cpus"],
+        "caches": [f"L{c['level']} {c['type']} {c['size'] // 1024} KiB" for c in context["caches"]],
+        "cpu_scaling": context["cpu_scaling_enabled"],
+        "load_avg": context["load_avg"],
+        "os": os_name(),
     }
-    write_result(result_path, result)
+    result = {"machine": machine, "compiler": context["compiler"]}
+    result |= origin((*sources, "CMakeLists.txt"))
+    result |= {"date": context["date"][:10], "threads": 1}
+    write_result(result_path, result | {"runs": list(fastest_runs(raw, COUNTERS).values())})
 
 
 def store_select(raw_path: Path, dense_path: Path, result_path: Path) -> None:
-    """Output of bench_select and dense_topk.py; the fastest of the repetitions counts."""
+    """Output of bench_select and dense_topk.py."""
     raw = read_json(raw_path)
     sources = ("kernels/src/selection", "masks", "formats", "benchmarks/*select*", "cmake")
-    best: dict[str, Run] = {}
-    for benchmark in raw["benchmarks"]:
-        if benchmark["run_type"] != "iteration":
-            continue
-        name = benchmark["run_name"].removesuffix("/process_time")
-        cpu_us = benchmark["cpu_time"] * MICROSECONDS[benchmark["time_unit"]]
-        if name in best and best[name]["cpu_us"] <= cpu_us:
-            continue
-        run: Run = {"name": name, "cpu_us": cpu_us}
-        best[name] = run | {key: benchmark[key] for key in SELECT_COUNTERS if key in benchmark}
-    result = {
-        "machine": machine_of_today(),
-        "compiler": raw["context"]["compiler"],
-        "commit": head_commit(),
-        "uncommitted_changes": has_changes((*sources, "CMakeLists.txt")),
-        "date": today(),
-        "runs": list(best.values()),
-        "dense": read_json(dense_path),
-    }
-    write_result(result_path, result)
+    fields = ("name", "cpu_us", *SELECT_COUNTERS)
+    runs = [
+        {field: run[field] for field in fields if field in run}
+        for run in fastest_runs(raw, SELECT_COUNTERS).values()
+    ]
+    result = {"machine": machine_of_today(), "compiler": raw["context"]["compiler"]}
+    result |= origin((*sources, "CMakeLists.txt"))
+    write_result(result_path, result | {"runs": runs, "dense": read_json(dense_path)})
 
 
-def store_compression(raw_path: Path, result_path: Path) -> None:
+def store_compression(raw: Run, result_path: Path) -> None:
     """The document of compression.py."""
     sources = ("formats", "benchmarks/*compression*", "tests/mask_suite", "cmake", "CMakeLists.txt")
-    result = {
-        "machine": machine_of_today(),
-        "commit": head_commit(),
-        "uncommitted_changes": has_changes(sources),
-        "date": today(),
-    }
-    write_result(result_path, result | read_json(raw_path))
+    write_result(result_path, {"machine": machine_of_today()} | origin(sources) | raw)
 
 
 def store_estimate(raw_path: Path, result_path: Path) -> None:
@@ -208,9 +152,6 @@ def store_estimate(raw_path: Path, result_path: Path) -> None:
 
 
 def store_estimate_gpu(raw_path: Path, result_path: Path) -> None:
-    """The document of bench_estimate_gpu.
-
-    FDMA_COMMIT names the commit where the sources are a copy without history.
-    """
-    commit = os.environ.get("FDMA_COMMIT") or head_commit()
-    write_result(result_path, {"commit": commit, "date": today()} | read_json(raw_path))
+    """The document of bench_estimate_gpu."""
+    result = {"commit": head_commit(), "date": today()}
+    write_result(result_path, result | read_json(raw_path))

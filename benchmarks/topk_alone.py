@@ -15,13 +15,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-Run = dict[str, Any]
+from device_time import queue_between_events
+from report_text import Run
+from topk_problem import CUDNN_MASKS, TopkProblem, prepared
+from topk_rows import Row
 
 PAUSE_SECONDS = 0.3
 WARM_MS, SAMPLED_MS = 20.0, 100.0
 LEAST_SAMPLES = 3
 CACHE_BYTES = 256 << 20  # written before each call
-MASKS = {"full": False, "causal": True}  # of cuDNN
 
 
 def time_alone(torch: Any, call: Callable[[], object]) -> float:
@@ -31,12 +33,8 @@ def time_alone(torch: Any, call: Callable[[], object]) -> float:
     def sample(count: int) -> list[float]:
         events = []
         for _ in range(count):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             cleared.zero_()  # takes longer than the host needs for the call
-            begin.record()
-            call()
-            end.record()
-            events.append((begin, end))
+            events.append(queue_between_events(torch, call))
         torch.cuda.synchronize()
         return [begin.elapsed_time(end) for begin, end in events]
 
@@ -46,27 +44,24 @@ def time_alone(torch: Any, call: Callable[[], object]) -> float:
     return statistics.median(sample(max(LEAST_SAMPLES, int(SAMPLED_MS / once))))
 
 
-def measure_alone(
-    prepared: Callable[..., Any], fdma: Any, problem: Any, row: Any, quick: bool
-) -> Run:
-    """`prepared`: makes FDMA's call of a row; `quick` changes nothing."""
+def measure_alone(fdma: Any, problem: TopkProblem, row: Row, quick: bool) -> Run:
+    """`quick` changes nothing."""
     torch = problem.torch
     scores = problem.scores(row.order)
-    results = {"out": problem.out, "lse": problem.lse}
     run: Run = {}
     calls: dict[str, Callable[[], object]] = {}
     for name, bias in (("attention", "exp"), ("plain", "none")):
-        held = prepared(fdma, row, bias)
-        call = partial(held.run, problem.q, problem.k, problem.v, scores=scores, **results)
+        held = prepared(fdma, row, bias=bias)
+        call = partial(held.run, *problem.tensors, scores=scores, **problem.results)
         kept = torch.from_dlpack(call(return_kept=True)[3])
         checked = problem.check(scores, kept, bias != "none")
         run |= {f"{name}_{field}": value for field, value in checked.items()}
         run["reading"] = held.reading
         calls[name] = partial(call, stages=("attention", "attention"))
-    for name, is_causal in MASKS.items():
+    for name, is_causal in CUDNN_MASKS.items():
         calls[f"cudnn_{name}"] = partial(problem.cudnn, is_causal)
     run |= {f"{name}_ms": time_alone(torch, call) for name, call in calls.items()}
     for name in ("attention", "plain"):
-        for mask in MASKS:
+        for mask in CUDNN_MASKS:
             run[f"{name}_{mask}_speedup"] = run[f"cudnn_{mask}_ms"] / run[f"{name}_ms"]
     return run

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bench_attention_gpu import Timing, WrongResultError
+from device_time import Timing
 from flex_programs import FLEX_BLOCK, block_mask_of, flex_program, gradients_of
+from report_text import Run
+from rows import WrongResultError
+from topk_problem import TopkProblem
+from topk_rows import Row
 from topk_training import Gradients
-
-Run = dict[str, Any]
 
 LARGEST_DIFFERENCE = 0.1
 LARGEST_GRADIENT_DIFFERENCE = 0.05  # of the largest
@@ -55,14 +57,14 @@ def topk_program(torch: Any, scores: Any, kept: Any, heads: int) -> Callable[...
     return flex_program(torch, mask, score_mod=score_mod, enable_gqa=group > 1)
 
 
-def measure_flex(fdma: Any, problem: Any, row: Any, quick: bool) -> Run:
+def measure_flex(fdma: Any, problem: TopkProblem, row: Row, quick: bool) -> Run:
     """Attention alone, and both passes, by FDMA and by FlexAttention."""
     torch = problem.torch
     ours = Gradients(fdma, problem, row)
     ours.forward()
     ours.backward(is_made=False)
     program = topk_program(torch, ours.scores, ours.kept, row.heads)
-    tensors = [x.transpose(1, 2) for x in (problem.q, problem.k, problem.v)]
+    tensors = problem.heads_first
     dout = ours.dout.transpose(1, 2)
     out = program(*tensors).transpose(1, 2)
     error = float((out[0].float() - problem.out[0].float()).abs().max())
@@ -78,11 +80,10 @@ def measure_flex(fdma: Any, problem: Any, row: Any, quick: bool) -> Run:
 
     def attention() -> None:
         ours.held.run(
-            *(problem.q, problem.k, problem.v),
+            *problem.tensors,
             scores=ours.scores,
             stages=("attention", "attention"),
-            out=problem.out,
-            lse=problem.lse,
+            **problem.results,
         )
 
     calls: dict[str, Callable[[], object]] = {
@@ -92,7 +93,7 @@ def measure_flex(fdma: Any, problem: Any, row: Any, quick: bool) -> Run:
         "flex_backward": gradients,
     }
     timing = Timing(torch, calls, quick)
-    run: Run = {f"{name}_ms": 1e3 * timing.median(name) for name in calls}
+    run: Run = {**timing.medians_ms()}
     run["flex_both_ms"] = run["flex_ms"] + run["flex_backward_ms"]
     return run | {
         "flex_speedup": run["flex_ms"] / run["attention_ms"],

@@ -12,37 +12,26 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bench_attention_gpu import Timing, WrongResultError
-
-Run = dict[str, Any]
+from device_time import Timing, device_ms
+from report_text import Run
+from rows import WrongResultError
+from topk_problem import LONG_TOKENS, TopkProblem, prepared
+from topk_rows import Row
 
 NUM_KEYS = 6
-LONG_TOKENS = 65536
-# Of shapes that this call has timed already.
-CUDNN_MS: dict[str, float] = {}
 TOLERANCE = 0.02  # of the largest: 16-bit gradients, sums of up to 131,072 queries
 
 
 class Gradients:
     """One problem with memory for everything that both calls write."""
 
-    def __init__(self, fdma: Any, problem: Any, row: Any) -> None:
+    def __init__(self, fdma: Any, problem: TopkProblem, row: Row) -> None:
         torch = problem.torch
         self.problem, self.row = problem, row
         self.scores = problem.scores(row.order)
-        self.held = fdma.DynamicMaskAttention(
-            row.width,
-            q_len=row.tokens,
-            batch=row.batch,
-            heads_q=row.heads,
-            heads_kv=row.heads_kv,
-            head_dim=row.head_dim,
-            dtype="bfloat16",
-            backend="sm90",
-            gradients=True,
-        )
+        self.held = prepared(fdma, row, gradients=True)
         self.dout = torch.randn_like(problem.q)
-        self.dq, self.dk, self.dv = map(torch.empty_like, (problem.q, problem.k, problem.v))
+        self.dq, self.dk, self.dv = map(torch.empty_like, problem.tensors)
         self.dscores = torch.empty_like(self.scores)
         self.ddt_proj = torch.empty_like(problem.dt_proj)
         self.da_coef = torch.empty_like(problem.a_coef)
@@ -57,11 +46,11 @@ class Gradients:
     def forward(self) -> None:
         """Scores are made of v, as in training; what is selected is the row's order of them."""
         p = self.problem
-        tensors, results = (p.q, p.k, p.v), {"out": p.out, "lse": p.lse}
-        self.held.run(*tensors, p.dt_proj, p.a_coef, stages=("scores", "scores"), **results)
+        made = (p.dt_proj, p.a_coef)
+        self.held.run(*p.tensors, *made, stages=("scores", "scores"), **p.results)
         stages = ("selection", "attention")
-        results |= {"kept_out": self.kept, "out_low": self.residual}
-        self.held.run(*tensors, scores=self.scores, stages=stages, **results)
+        written = p.results | {"kept_out": self.kept, "out_low": self.residual}
+        self.held.run(*p.tensors, scores=self.scores, stages=stages, **written)
 
     def backward(self, is_made: bool = True) -> None:
         p = self.problem
@@ -133,38 +122,27 @@ class Gradients:
         return worst
 
 
-def cudnn_ms(problem: Any) -> float | None:
+def cudnn_ms(problem: TopkProblem) -> float | None:
     """A step of causal attention: the least of some after one that warms up; None: it has none."""
-    torch = problem.torch
-    if problem.name in CUDNN_MS:
-        return CUDNN_MS[problem.name]
-    q, k, v = (
-        x.transpose(1, 2).detach().requires_grad_() for x in (problem.q, problem.k, problem.v)
-    )
-    dout = torch.randn_like(q)
-    is_grouped = problem.row.heads != problem.row.heads_kv
-    samples = []
-    attention = torch.nn.attention
-    for _ in range(2 if problem.row.tokens >= LONG_TOKENS else 4):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        backend = attention.sdpa_kernel(attention.SDPBackend.CUDNN_ATTENTION)
-        with torch.enable_grad(), backend:
-            begin.record()
-            out = torch.nn.functional.scaled_dot_product_attention(
-                q, k, v, is_causal=True, enable_gqa=is_grouped
-            )
+    if "training" not in problem.cudnn_ms:
+        torch = problem.torch
+        leaves = [x.detach().requires_grad_() for x in problem.heads_first]
+        dout = torch.randn_like(leaves[0])
+
+        def step() -> None:
+            torch.autograd.grad(problem.cudnn(True, *leaves), leaves, dout)
+
+        num_samples = 2 if problem.shape.tokens >= LONG_TOKENS else 4
+        with torch.enable_grad():
             try:
-                torch.autograd.grad(out, (q, k, v), dout)
+                samples = [device_ms(torch, step) for _ in range(num_samples)]
             except RuntimeError:
                 return None
-            end.record()
-        end.synchronize()
-        samples.append(begin.elapsed_time(end))
-    CUDNN_MS[problem.name] = min(samples[1:])
-    return CUDNN_MS[problem.name]
+        problem.cudnn_ms["training"] = min(samples[1:])
+    return problem.cudnn_ms["training"]
 
 
-def measure_training(fdma: Any, problem: Any, row: Any, quick: bool) -> Run:
+def measure_training(fdma: Any, problem: TopkProblem, row: Row, quick: bool) -> Run:
     torch = problem.torch
     gradients = Gradients(fdma, problem, row)
     gradients.forward()
@@ -179,19 +157,17 @@ def measure_training(fdma: Any, problem: Any, row: Any, quick: bool) -> Run:
         "both": gradients.both,
     }
     timing = Timing(torch, calls, quick)
-    seen = torch.arange(1, row.tokens + 1, dtype=torch.float64)
-    pairs = float(seen.clamp(max=row.width).sum()) * row.batch * row.heads
     run: Run = {
         "reading": gradients.held.reading,
-        "pairs": pairs,
+        "pairs": row.pairs,
         "prepared_bytes": gradients.held.nbytes,
         "workspace_bytes": gradients.held.workspace_nbytes,
         "backward_workspace_bytes": gradients.held.backward_workspace_nbytes,
-        **{f"{name}_ms": 1e3 * timing.median(name) for name in calls},
+        **timing.medians_ms(),
         **checked,
     }
     backward_ms = run["backward_without_scores_ms"]
-    run["backward_tflops"] = 10 * row.head_dim * pairs / backward_ms / 1e9
+    run["backward_tflops"] = 10 * row.head_dim * row.pairs / backward_ms / 1e9
     del gradients
     dense_ms = cudnn_ms(problem)
     if dense_ms is not None:
