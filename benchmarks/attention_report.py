@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from report_text import Run, table, time_text, tokens_text
+import columns
+from report_text import Run, commit_text, time_text
 
 SUMMARY_TOKENS = 4096
 
 
-def dtype_text(dtype: str) -> str:
-    return {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[dtype]
-
-
-def session_table(session: Run) -> str:
-    rows = [
-        [
-            run["mask"],
-            tokens_text(run["tokens"]),
-            dtype_text(run["dtype"]),
-            str(run["head_dim"]),
-            time_text(run["fdma_us"]),
-            f"{run['fdma_gflops']:.0f}",
-            time_text(run["torch_us"]),
-            f"{run['torch_gflops']:.0f}",
-            f"{run['ratio']:.2f}",
-            f"{100 * run['live_tiles']:.1f} %",
-            f"{run['time_per_live_tile']:.2f}" if run["mask"] != "full" else "-",
-        ]
-        for run in session["runs"]
-    ]
-    header = ["mask", "tokens", "dtype", "head_dim", "FDMA", "GFLOP/s", "PyTorch", "GFLOP/s"]
-    return table([*header, "PyTorch / FDMA", "live tiles", "time / live tiles"], rows)
+DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+DTYPE: columns.Column = ("dtype", lambda run: DTYPES[run["dtype"]])
+SESSION_COLUMNS = (
+    columns.MASK,
+    columns.TOKENS,
+    DTYPE,
+    columns.value("head_dim", "head_dim"),
+    columns.duration("FDMA", "fdma_us"),
+    columns.value("GFLOP/s", "fdma_gflops", ".0f"),
+    columns.duration("PyTorch", "torch_us"),
+    columns.value("GFLOP/s", "torch_gflops", ".0f"),
+    columns.value("PyTorch / FDMA", "ratio", ".2f"),
+    ("live tiles", lambda run: f"{100 * run['live_tiles']:.1f} %"),
+    (
+        "time / live tiles",
+        lambda run: f"{run['time_per_live_tile']:.2f}" if run["mask"] != "full" else "-",
+    ),
+)
 
 
 def machine(result: Run) -> str:
-    changed = " with uncommitted changes" if result["uncommitted_changes"] else ""
     machine = result["machine"]
     sessions = "; ".join(
         f"{session['isa']}: FDMA runs with {session['fdma_target']}, PyTorch with "
@@ -44,7 +39,7 @@ def machine(result: Run) -> str:
         f"{machine['cpu']}, {result['threads']} threads of {machine['cores']} cores "
         f"({', '.join(machine['flags'])}), {machine['os']}; PyTorch "
         f"{result['sessions'][0]['torch_version']}; batch {result['batch']}, {result['heads']} "
-        f"heads; commit {result['commit']}{changed}, {result['date']}. {sessions}. Load average "
+        f"heads; {commit_text(result)}. {sessions}. Load average "
         f"{machine['load_avg'][0]:.1f} before, {machine['load_avg'][3]:.1f} after."
     )
 
@@ -77,25 +72,25 @@ def summary(result: Run) -> str:
 
 def sessions_tables(result: Run) -> str:
     return "\n\n".join(
-        f"Instruction set: {session['isa']}.\n\n{session_table(session)}"
+        f"Instruction set: {session['isa']}.\n\n" + columns.table(SESSION_COLUMNS, session["runs"])
         for session in result["sessions"]
     )
 
 
 def summary_table(result: Run) -> str:
     """Times of FDMA at SUMMARY_TOKENS, with PyTorch's over them; one column a session and size."""
-    columns: list[str] = []
-    cells: dict[tuple[str, str], list[str]] = {}
-    for session in result["sessions"]:
-        runs = [run for run in session["runs"] if run["tokens"] == SUMMARY_TOKENS]
-        for head_dim in sorted({run["head_dim"] for run in runs}):
-            columns.append(f"{session['isa']}, head_dim {head_dim}")
-            for run in runs:
-                if run["head_dim"] == head_dim:
-                    text = f"{time_text(run['fdma_us'])} ({run['ratio']:.2f})"
-                    cells.setdefault((run["mask"], dtype_text(run["dtype"])), []).append(text)
-    rows = [[mask, dtype, *found] for (mask, dtype), found in cells.items()]
-    return table(["mask", "dtype", *columns], rows)
+    runs = [
+        run | {"isa": session["isa"]}
+        for session in result["sessions"]
+        for run in sorted(session["runs"], key=lambda run: int(run["head_dim"]))
+        if run["tokens"] == SUMMARY_TOKENS
+    ]
+    return columns.pivot(
+        runs,
+        (columns.MASK, DTYPE),
+        lambda run: f"{run['isa']}, head_dim {run['head_dim']}",
+        lambda run: f"{time_text(run['fdma_us'])} ({run['ratio']:.2f})",
+    )
 
 
 def tables(result: Run) -> dict[str, str]:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from report_text import Run, bytes_text, goal_text, table
+import columns
+from report_text import (
+    Run,
+    bytes_text,
+    commit_text,
+    goal_text,
+    host_text,
+    tokens_text,
+)
 
 READ_GOAL = 0.8  # of pread, uncompressed
 GZIP_GOAL = 9e9  # bytes of mask per second and thread, compressible masks, packing included
@@ -19,67 +27,55 @@ def is_compressed(run: Run) -> bool:
     return str(run["storage"]).startswith("gzip")
 
 
-def files_table(runs: list[Run]) -> str:
-    rows = [
-        [
-            run["storage"],
-            run["mask"],
-            f"{run['length'] // 1024}K",
-            run["dtype"],
-            bytes_text(run["mask_bytes"]),
-            bytes_text(run["file_bytes"]),
-            "-" if is_compressed(run) else rate(run["limit"]),
-            "-" if is_compressed(run) else rate(run["large_limit"]),
-            rate(run["one_thread"]),
-            "-" if is_compressed(run) else f"{100 * run['one_thread'] / run['limit']:.0f} %",
-            rate(run["all_threads"]),
-            rate(run["ordinary"]),
-            rate(run["numpy"]),
-            f"{run['one_thread'] / run['numpy']:.1f}",
-            bytes_text(run["peak_bytes"]),
-            bytes_text(run["result_bytes"]),
-        ]
-        for run in runs
-    ]
-    header = ["storage", "mask", "tokens", "dtype", "mask bytes", "file", "pread", "pread, 1 MiB"]
-    header += ["FDMA, 1 thread", "of pread", "FDMA, all", "H5Dread + FDMA", "h5py + NumPy"]
-    header += ["FDMA / NumPy"]
-    return table([*header, "peak heap", "result"], rows)
+FILE_COLUMNS = (
+    columns.value("storage", "storage"),
+    columns.MASK,
+    ("tokens", lambda run: tokens_text(run["length"])),
+    columns.value("dtype", "dtype"),
+)
+OF_PREAD: columns.Column = (
+    "of pread",
+    lambda run: "-" if is_compressed(run) else f"{100 * run['one_thread'] / run['limit']:.0f} %",
+)
+TO_NUMPY: columns.Column = ("FDMA / NumPy", lambda run: f"{run['one_thread'] / run['numpy']:.1f}")
 
 
-def summary_table(runs: list[Run]) -> str:
-    rows = [
-        [
-            run["storage"],
-            run["mask"],
-            f"{run['length'] // 1024}K",
-            run["dtype"],
-            bytes_text(run["file_bytes"]),
-            rate(run["one_thread"]),
-            "-" if is_compressed(run) else f"{100 * run['one_thread'] / run['limit']:.0f} %",
-            rate(run["numpy"]),
-            f"{run['one_thread'] / run['numpy']:.1f}",
-        ]
-        for run in runs
-    ]
-    header = ["storage", "mask", "tokens", "dtype", "file", "FDMA GB/s", "of pread"]
-    return table([*header, "h5py + NumPy GB/s", "FDMA / NumPy"], rows)
+def rate_column(header: str, key: str, is_of_file: bool = False) -> columns.Column:
+    """`is_of_file`: pread's, which says nothing of compressed files."""
+    return header, lambda run: "-" if is_of_file and is_compressed(run) else rate(run[key])
 
 
-def convert_table(runs: list[Run]) -> str:
-    rows = [
-        [
-            f"{run['mask']}, {run['length'] // 1024}K, {run['storage']}",
-            bytes_text(run["mask_bytes"]),
-            bytes_text(run["result_bytes"]),
-            f"{run['convert']['elapsed_s']:.2f} s",
-            f"{run['convert']['cpu_s']:.2f} s",
-            bytes_text(run["convert"]["peak_resident_bytes"]),
-        ]
-        for run in runs
-        if "convert" in run
-    ]
-    return table(["input", "mask bytes", "result", "elapsed", "CPU time", "peak resident"], rows)
+ALL_COLUMNS = (
+    *FILE_COLUMNS,
+    columns.size("mask bytes", "mask_bytes"),
+    columns.size("file", "file_bytes"),
+    rate_column("pread", "limit", is_of_file=True),
+    rate_column("pread, 1 MiB", LARGE, is_of_file=True),
+    rate_column("FDMA, 1 thread", "one_thread"),
+    OF_PREAD,
+    rate_column("FDMA, all", "all_threads"),
+    rate_column("H5Dread + FDMA", "ordinary"),
+    rate_column("h5py + NumPy", "numpy"),
+    TO_NUMPY,
+    columns.size("peak heap", "peak_bytes"),
+    columns.size("result", "result_bytes"),
+)
+SUMMARY_COLUMNS = (
+    *FILE_COLUMNS,
+    columns.size("file", "file_bytes"),
+    rate_column("FDMA GB/s", "one_thread"),
+    OF_PREAD,
+    rate_column("h5py + NumPy GB/s", "numpy"),
+    TO_NUMPY,
+)
+CONVERT_COLUMNS = (
+    ("input", lambda run: f"{run['mask']}, {tokens_text(run['length'])}, {run['storage']}"),
+    columns.size("mask bytes", "mask_bytes"),
+    columns.size("result", "result_bytes"),
+    ("elapsed", lambda run: f"{run['convert']['elapsed_s']:.2f} s"),
+    ("CPU time", lambda run: f"{run['convert']['cpu_s']:.2f} s"),
+    ("peak resident", lambda run: bytes_text(run["convert"]["peak_resident_bytes"])),
+)
 
 
 def summary(runs: list[Run]) -> str:
@@ -118,21 +114,21 @@ def summary(runs: list[Run]) -> str:
 
 
 def machine_text(result: Run) -> str:
-    machine = result["machine"]
-    changed = " with uncommitted changes" if result["uncommitted_changes"] else ""
+    load = result["machine"]["load_avg"]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['os']}; {result['compiler']}; "
-        f"{versions}; commit {result['commit']}{changed}, {result['date']}. Load average "
-        f"{machine['load_avg'][0]:.1f} before, {machine['load_avg'][1]:.1f} after."
+        f"{host_text(result)}; {result['compiler']}; {versions}; {commit_text(result)}. "
+        f"Load average {load[0]:.1f} before, {load[1]:.1f} after."
     )
 
 
 def tables(result: Run) -> dict[str, str]:
+    runs = result["runs"]
+    converted = [run for run in runs if "convert" in run]
     return {
-        "dense-files-summary": summary(result["runs"]),
+        "dense-files-summary": summary(runs),
         "dense-files-machine": machine_text(result),
-        "dense-files": files_table(result["runs"]),
-        "dense-files-summary-table": summary_table(result["runs"]),
-        "dense-files-convert": convert_table(result["runs"]),
+        "dense-files": columns.table(ALL_COLUMNS, runs),
+        "dense-files-summary-table": columns.table(SUMMARY_COLUMNS, runs),
+        "dense-files-convert": columns.table(CONVERT_COLUMNS, converted),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import columns
 from report_text import Run, bytes_text, goal_text, machine_text, table, time_text, tokens_text
 
 LONGEST = str(2**20)
@@ -25,24 +26,21 @@ def lowered(runs: list[Run], wanted: str) -> dict[tuple[str, str], Run]:
     return {(name[2], name[3]): run for name, run in split.items() if name[:2] == ("lower", wanted)}
 
 
+SPEC: columns.Column = ("specification", lambda run: f"`{run['spec']}`")
+CPU_TIME = columns.duration("CPU time", "cpu_us")
+ELAPSED = columns.duration("elapsed", "elapsed_us")
+PEAK = columns.size("peak memory", "peak_bytes")
+RESULT = columns.size("result", "result_bytes")
+GOAL: columns.Column = ("goal", verdict)
+
+
 def lowering_table(runs: list[Run], wanted: str) -> str:
-    shows_spec = wanted in ("predicate", "name")
-    rows = [
-        [
-            name,
-            *([f"`{run['spec']}`"] if shows_spec else []),
-            tokens_text(tokens),
-            time_text(run["cpu_us"]),
-            time_text(run["elapsed_us"]),
-            time_text(run["first_us"]),
-            bytes_text(run["peak_bytes"]),
-            bytes_text(run["result_bytes"]),
-            verdict(run),
-        ]
-        for (name, tokens), run in lowered(runs, wanted).items()
-    ]
-    header = ["mask", *(["specification"] if shows_spec else []), "tokens", "CPU time", "elapsed"]
-    return table([*header, "first time", "peak memory", "result", "goal"], rows)
+    found = lowered(runs, wanted)
+    named = [run | {"mask": mask, "tokens": tokens} for (mask, tokens), run in found.items()]
+    specs = [SPEC] if wanted in ("predicate", "name") else []
+    first = columns.duration("first time", "first_us")
+    shown = (columns.MASK, *specs, columns.TOKENS, CPU_TIME, ELAPSED, first, PEAK, RESULT, GOAL)
+    return columns.table(shown, named)
 
 
 def lowering_summary_table(runs: list[Run]) -> str:
@@ -65,68 +63,24 @@ def lowering_summary_table(runs: list[Run]) -> str:
     return table([*header, "peak memory, 1M", "result, 1M"], rows)
 
 
-def names_summary_table(runs: list[Run]) -> str:
-    rows = [
-        [f"`{run['spec']}`", time_text(run["cpu_us"]), bytes_text(run["result_bytes"])]
-        for run in lowered(runs, "name").values()
-    ]
-    return table(["specification", "CPU time", "result"], rows)
+def rate_text(run: Run) -> str:
+    count = run["bytes_per_second"] * run["elapsed_us"] / 1e6
+    return f"{count / run['cpu_us'] / 1e3:.2f} GB/s"
 
 
-def parse_table(runs: list[Run]) -> str:
-    rows = [
-        [f"`{run['spec']}`", time_text(run["cpu_us"])]
-        for run in runs
-        if run["name"].startswith("parse/")
-    ]
-    return table(["specification", "time"], rows)
-
-
-def dense_table(runs: list[Run]) -> str:
-    rows = []
-    for run in runs:
-        count = run["bytes_per_second"] * run["elapsed_us"] / 1e6
-        rows.append(
-            [
-                run["name"],
-                time_text(run["cpu_us"]),
-                time_text(run["elapsed_us"]),
-                f"{count / run['cpu_us'] / 1e3:.2f} GB/s",
-                bytes_text(run["peak_bytes"]) if "peak_bytes" in run else "-",
-                bytes_text(run["result_bytes"]) if "result_bytes" in run else "-",
-            ]
-        )
-    return table(["operation", "CPU time", "elapsed", "rate", "peak memory", "result"], rows)
-
-
-def algebra_table(runs: list[Run]) -> str:
-    rows = [
-        [
-            run["spec"],
-            tokens_text(run["name"].split("/")[2]),
-            time_text(run["cpu_us"]),
-            time_text(run["elapsed_us"]),
-            bytes_text(run["peak_bytes"]),
-            bytes_text(run["result_bytes"]),
-            verdict(run),
-        ]
-        for run in runs
-    ]
-    header = ["operation", "tokens", "CPU time", "elapsed", "peak memory", "result", "goal"]
-    return table(header, rows)
-
-
-def algebra_summary_table(runs: list[Run]) -> str:
-    rows = [
-        [
-            run["spec"],
-            tokens_text(run["name"].split("/")[2]),
-            time_text(run["cpu_us"]),
-            bytes_text(run["peak_bytes"]),
-        ]
-        for run in runs
-    ]
-    return table(["operation", "tokens", "CPU time", "peak memory"], rows)
+DENSE_COLUMNS = (
+    columns.value("operation", "name"),
+    CPU_TIME,
+    ELAPSED,
+    ("rate", rate_text),
+    PEAK,
+    RESULT,
+)
+OPERATION: tuple[columns.Column, ...] = (
+    columns.value("operation", "spec"),
+    ("tokens", lambda run: tokens_text(run["name"].split("/")[2])),
+    CPU_TIME,
+)
 
 
 def summary(runs: list[Run]) -> str:
@@ -139,23 +93,27 @@ def summary(runs: list[Run]) -> str:
 
 def tables(lowering: Run) -> dict[str, str]:
     runs = lowering["runs"]
+    parsed = [run for run in runs if run["name"].startswith("parse/")]
     content = {name: lowering_table(runs, name) for name in ("zoo", "packed", "predicate", "name")}
     return content | {
         "summary": summary(runs),
         "machine": machine_text(lowering),
-        "parse": parse_table(runs),
+        "parse": columns.table([SPEC, columns.duration("time", "cpu_us")], parsed),
         "lowering-summary-table": lowering_summary_table(runs),
-        "names-summary-table": names_summary_table(runs),
+        "names-summary-table": columns.table(
+            [SPEC, CPU_TIME, RESULT], lowered(runs, "name").values()
+        ),
     }
 
 
 def algebra_tables(algebra: Run) -> dict[str, str]:
+    runs = algebra["runs"]
     return {
         "algebra-machine": machine_text(algebra),
-        "algebra": algebra_table(algebra["runs"]),
-        "algebra-summary-table": algebra_summary_table(algebra["runs"]),
+        "algebra": columns.table([*OPERATION, ELAPSED, PEAK, RESULT, GOAL], runs),
+        "algebra-summary-table": columns.table([*OPERATION, PEAK], runs),
     }
 
 
 def dense_tables(dense: Run) -> dict[str, str]:
-    return {"dense": dense_table(dense["runs"])}
+    return {"dense": columns.table(DENSE_COLUMNS, dense["runs"])}

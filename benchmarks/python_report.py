@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from report_text import Run, table, time_text, tokens_text
+from report_text import Run, commit_text, host_text, table, time_text, tokens_text
 
 
 def compile_machine(result: Run) -> str:
-    host = result["machine"]
     device = "the CPU" if result["device"] == "cpu" else result["device"]
     times = result["import_ms"]
     return (
-        f"On {device}; host {host['cpu']}, {host['cores']} cores, {host['os']}; Python "
-        f"{result['python']}, PyTorch {result['torch']}, NumPy {result['numpy']}; commit "
-        f"{result['commit']}, {result['date']}; load average {host['load_avg'][0]:.1f} before. "
+        f"On {device}; host {host_text(result)}; Python {result['python']}, PyTorch "
+        f"{result['torch']}, NumPy {result['numpy']}; {commit_text(result)}; load average "
+        f"{result['machine']['load_avg'][0]:.1f} before. "
         f"`import fdma` takes {times['fdma']:.0f} ms where NumPy is imported already (that takes "
         f"{times['numpy']:.0f} ms; PyTorch {times['torch'] / 1e3:.1f} s)."
     )

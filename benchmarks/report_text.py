@@ -62,11 +62,21 @@ def goal_text(is_met: bool) -> str:
     return "met" if is_met else "**missed**"
 
 
+def commit_text(result: Run) -> str:
+    changed = " with uncommitted changes" if result.get("uncommitted_changes") else ""
+    return f"commit {result['commit']}{changed}, {result['date']}"
+
+
+def commits_of(result: Run) -> str:
+    """Those that its rows were measured at."""
+    return ", ".join(sorted({row["commit"] for row in result["rows"].values()}))
+
+
+def host_text(result: Run) -> str:
+    machine = result["machine"]
+    return f"{machine['cpu']}, {machine['cores']} cores, {machine['os']}"
+
+
 def machine_text(result: Run) -> str:
     """Processor, system, compiler, commit and date of a result that one thread measured."""
-    machine = result["machine"]
-    changed = " with uncommitted changes" if result["uncommitted_changes"] else ""
-    return (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['os']}; {result['compiler']}; "
-        f"one thread; commit {result['commit']}{changed}, {result['date']}."
-    )
+    return f"{host_text(result)}; {result['compiler']}; one thread; {commit_text(result)}."

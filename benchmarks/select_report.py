@@ -3,7 +3,19 @@ select_gpu.json (bench_select_gpu.py)."""
 
 from __future__ import annotations
 
-from report_text import Run, bytes_text, goal_text, machine_text, table, time_text, tokens_text
+from collections.abc import Callable
+
+import columns
+from report_text import (
+    Run,
+    bytes_text,
+    commit_text,
+    goal_text,
+    machine_text,
+    table,
+    time_text,
+    tokens_text,
+)
 
 HOST_ORDERS = ("random", "rising", "clustered")
 GPU_ORDERS = (*HOST_ORDERS, "drifting")
@@ -34,17 +46,47 @@ def host_scores_table(result: Run) -> str:
     return table(header, rows)
 
 
-def host_selection_table(result: Run) -> str:
-    runs = runs_of(result, "select")
-    rows = []
-    for tokens, w in dict.fromkeys((key[1], key[2]) for key in runs):
-        each = [runs[order, tokens, w] for order in HOST_ORDERS]
-        rows.append([tokens_text(tokens), w, f"{int(w) / int(tokens):.3g}"])
-        rows[-1] += [time_text(run["cpu_us"]) for run in each]
-        rows[-1] += [f"{each[0]['intervals']:,.0f}", bytes_text(each[0]["peak_bytes"])]
-        rows[-1].append(bytes_text(each[0]["result_bytes"]))
-    header = ["tokens", "w", "w / tokens", *HOST_ORDERS, "intervals", "peak memory", "result"]
-    return table(header, rows)
+def by_order(result: Run, operation: str, *fields: str) -> list[Run]:
+    """One row for all orders of scores: the run of the first one, its time in each of them, and the
+    rest of its keys under `fields`."""
+    found: dict[tuple[str, ...], Run] = {}
+    for (order, *key), run in runs_of(result, operation).items():
+        row = found.setdefault(tuple(key), run | dict(zip(fields, key, strict=True)))
+        row[order] = run["cpu_us"]
+    return list(found.values())
+
+
+def compile_goal(run: Run) -> str:
+    if "target_us" not in run:
+        return "-"
+    return f"< 10 ms: {goal_text(all(run[order] < run['target_us'] for order in HOST_ORDERS))}"
+
+
+def time_of_key(order: str) -> columns.Column:
+    return order, lambda run: f"{1e3 * run[order] / run['keys']:.1f} ns"
+
+
+WIDTH = columns.value("w", "w")
+HOST_TIMES = tuple(columns.duration(order, order) for order in HOST_ORDERS)
+MEMORY = (columns.size("peak memory", "peak_bytes"), columns.size("result", "result_bytes"))
+SELECTION_COLUMNS: tuple[columns.Column, ...] = (
+    *(columns.TOKENS, WIDTH),
+    ("w / tokens", lambda run: f"{int(run['w']) / int(run['tokens']):.3g}"),
+    *HOST_TIMES,
+    columns.value("intervals", "intervals", ",.0f"),
+    *MEMORY,
+)
+APPEND_COLUMNS = (
+    *(columns.TOKENS, WIDTH, columns.value("keys at a time", "chunk")),
+    *map(time_of_key, HOST_ORDERS),
+    columns.size("memory", "result_bytes"),
+)
+COMPILE_COLUMNS: tuple[columns.Column, ...] = (
+    *(columns.TOKENS, WIDTH, columns.value("KV heads", "heads")),
+    *HOST_TIMES,
+    *MEMORY,
+    ("goal", compile_goal),
+)
 
 
 def host_dense_table(result: Run) -> str:
@@ -66,57 +108,39 @@ def host_dense_table(result: Run) -> str:
     return table(header, rows)
 
 
-def host_append_table(result: Run) -> str:
-    runs = runs_of(result, "append")
-    rows = []
-    for tokens, w, chunk in dict.fromkeys((key[1], key[2], key[3]) for key in runs):
-        each = [runs[order, tokens, w, chunk] for order in HOST_ORDERS]
-        rows.append([tokens_text(tokens), w, chunk])
-        rows[-1] += [f"{1e3 * run['cpu_us'] / run['keys']:.1f} ns" for run in each]
-        rows[-1].append(bytes_text(each[0]["result_bytes"]))
-    return table(["tokens", "w", "keys at a time", *HOST_ORDERS, "memory"], rows)
+def share_column(header: str, rate_of: Callable[[Run], float]) -> columns.Column:
+    """A rate, of that of a copy."""
+    return header, lambda run: f"{100 * rate_of(run) / run['copy_bytes_per_second']:.0f} %"
 
 
-def host_compile_table(result: Run) -> str:
-    runs = runs_of(result, "compile")
-    rows = []
-    for tokens, w, heads in dict.fromkeys((key[1], key[2], key[3]) for key in runs):
-        each = [runs[order, tokens, w, heads] for order in HOST_ORDERS]
-        rows.append([tokens_text(tokens), w, heads, *(time_text(run["cpu_us"]) for run in each)])
-        rows[-1] += [bytes_text(each[0]["peak_bytes"]), bytes_text(each[0]["result_bytes"])]
-        goals = [run for run in each if "target_us" in run]
-        met = all(run["cpu_us"] < run["target_us"] for run in goals)
-        rows[-1].append(f"< 10 ms: {goal_text(met)}" if goals else "-")
-    header = ["tokens", "w", "KV heads", *HOST_ORDERS, "peak memory", "result", "goal"]
-    return table(header, rows)
+def gb_per_s(header: str, key: str) -> columns.Column:
+    return header, lambda run: f"{run[key] / 1e9:.0f}"
 
 
-def gradient_texts(run: Run) -> list[str]:
-    share = run["backward_bytes"] / run["backward_us"] * 1e6 / run["copy_bytes_per_second"]
-    times = (time_text(run[name]) for name in ("backward_us", "sparse_backward_us"))
-    return [*times, f"{100 * share:.0f} %"]
-
-
-def gpu_scores_table(result: Run) -> str:
-    has_gradients = all("backward_us" in run for run in result["scores"])
-    rows = [
-        [
-            run["dtype"],
-            run["dt_proj"],
-            str(run["heads"]),
-            tokens_text(run["tokens"]),
-            time_text(run["fdma_us"]),
-            f"{run['bytes_per_second'] / 1e9:.0f}",
-            f"{run['copy_bytes_per_second'] / 1e9:.0f}",
-            f"{100 * run['bytes_per_second'] / run['copy_bytes_per_second']:.0f} %",
-            *(gradient_texts(run) if has_gradients else ()),
-        ]
-        for run in result["scores"]
-    ]
-    header = ["values", "dt_proj", "KV heads", "tokens", "time", "GB/s", "copy GB/s"]
-    header.append("of the copy")
-    gradients = ["gradients", "sparse, in place", "gradients, of the copy"]
-    return table([*header, *(gradients if has_gradients else ())], rows)
+KV_HEADS = columns.value("KV heads", "heads")
+SCORES_COLUMNS = (
+    columns.value("values", "dtype"),
+    columns.value("dt_proj", "dt_proj"),
+    KV_HEADS,
+    columns.TOKENS,
+    columns.duration("time", "fdma_us"),
+    gb_per_s("GB/s", "bytes_per_second"),
+    gb_per_s("copy GB/s", "copy_bytes_per_second"),
+    share_column("of the copy", lambda run: float(run["bytes_per_second"])),
+    columns.duration("gradients", "backward_us"),
+    columns.duration("sparse, in place", "sparse_backward_us"),
+    share_column(
+        "gradients, of the copy", lambda run: run["backward_bytes"] / run["backward_us"] * 1e6
+    ),
+)
+INCREMENTAL_COLUMNS = (
+    KV_HEADS,
+    columns.TOKENS,
+    columns.value("w", "w", ","),
+    columns.value("appended", "chunk", ","),
+    columns.duration("random", "append_us"),
+    columns.duration("rising", "append_rising_us"),
+)
 
 
 def gpu_selection_table(result: Run) -> str:
@@ -141,22 +165,6 @@ def gpu_selection_table(result: Run) -> str:
             ]
         )
     header = ["KV heads", "tokens", "w", *GPU_ORDERS, "intervals a head", "workspace", "dense topk"]
-    return table(header, rows)
-
-
-def gpu_incremental_table(result: Run) -> str:
-    rows = [
-        [
-            str(run["heads"]),
-            tokens_text(run["tokens"]),
-            f"{run['w']:,}",
-            f"{run['chunk']:,}",
-            time_text(run["append_us"]),
-            time_text(run["append_rising_us"]),
-        ]
-        for run in result["incremental"]
-    ]
-    header = ["KV heads", "tokens", "w", "appended", "random", "rising"]
     return table(header, rows)
 
 
@@ -204,18 +212,21 @@ def host_machine(result: Run) -> str:
 def gpu_fixture(result: Run) -> str:
     return (
         f"{result['gpu']}, CUDA {result['cuda']}, PyTorch {result['torch']}; head_dim "
-        f"{result['head_dim']}; commit {result['commit']}, {result['date']}."
+        f"{result['head_dim']}; {commit_text(result)}."
     )
 
 
 def host_tables(result: Run) -> dict[str, str]:
+    selected = by_order(result, "select", "tokens", "w")
+    appended = by_order(result, "append", "tokens", "w", "chunk")
+    compiled = by_order(result, "compile", "tokens", "w", "heads")
     return {
         "select-machine": host_machine(result),
         "select-scores": host_scores_table(result),
-        "select": host_selection_table(result),
+        "select": columns.table(SELECTION_COLUMNS, selected),
         "select-dense": host_dense_table(result),
-        "select-append": host_append_table(result),
-        "select-compile": host_compile_table(result),
+        "select-append": columns.table(APPEND_COLUMNS, appended),
+        "select-compile": columns.table(COMPILE_COLUMNS, compiled),
     }
 
 
@@ -223,7 +234,7 @@ def gpu_tables(result: Run) -> dict[str, str]:
     return {
         "select-gpu-summary": gpu_summary(result),
         "select-gpu-machine": gpu_fixture(result),
-        "select-gpu-scores": gpu_scores_table(result),
+        "select-gpu-scores": columns.table(SCORES_COLUMNS, result["scores"]),
         "select-gpu": gpu_selection_table(result),
-        "select-gpu-incremental": gpu_incremental_table(result),
+        "select-gpu-incremental": columns.table(INCREMENTAL_COLUMNS, result["incremental"]),
     }

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from report_text import Run, bytes_text, goal_text, table, time_text, tokens_text
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import columns
+from report_text import Run, commits_of, goal_text, time_text, tokens_text
 
 # At 128K tokens, w = 2,048, 32 heads, head_dim 128.
 GOAL_MS, FLOOR_MS = 7.2, 8.5
@@ -23,154 +27,124 @@ RATIO_OF = {1024: 0.2, 4096: 0.1, 16384: 0.05, 65536: 0.025}
 
 def rows_of(result: Run, part: str) -> list[Run]:
     rows = [row for row in result["rows"].values() if row["part"] == part]
+    fields = ("tokens", "width", "order")
     return sorted(
-        rows,
-        key=lambda row: (
-            -row["head_dim"],
-            -row["heads_kv"],
-            row["tokens"],
-            row["width"],
-            row["order"],
-        ),
+        rows, key=lambda row: (-row["head_dim"], -row["heads_kv"], *(row[f] for f in fields))
     )
 
 
-def stage_text(row: Run, stage: str) -> str:
-    return time_text(1e3 * row[f"{stage}_ms"]) if f"{stage}_ms" in row else "-"
+def optional(header: str, key: str, text: Callable[[Any], str]) -> columns.Column:
+    return header, lambda row: text(row[key]) if key in row else "-"
 
 
-def speedup_text(row: Run, kind: str) -> str:
-    return f"{row[f'cudnn_{kind}_speedup']:.2f}x" if f"cudnn_{kind}_speedup" in row else "-"
+def stage(header: str, name: str) -> columns.Column:
+    return optional(header, f"{name}_ms", lambda ms: time_text(1e3 * ms))
 
 
-def stages_table(result: Run) -> str:
-    rows = [
-        [
-            tokens_text(row["tokens"]),
-            f"{row['width']:,}",
-            f"{row['heads']} / {row['heads_kv']}",
-            str(row["head_dim"]),
-            row["order"],
-            row["reading"],
-            *(stage_text(row, stage) for stage in ("scores", "selection", "lists", "attention")),
-            stage_text(row, "plain"),
-            stage_text(row, "together"),
-            f"{row['attention_tflops']:.0f}",
-            speedup_text(row, "full"),
-            speedup_text(row, "causal"),
-        ]
-        for row in rows_of(result, "topk")
-    ]
-    header = ["tokens", "w", "heads / KV", "head_dim", "order", "reading", "scores", "selection"]
-    header += [
-        "index lists",
-        "attention",
-        "no bias",
-        "together",
-        "TFLOP/s",
-        "cuDNN full",
-        "cuDNN causal",
-    ]
-    return table(header, rows)
+def speedup(header: str, key: str) -> columns.Column:
+    return optional(header, key, lambda ratio: f"{ratio:.2f}x")
 
 
-def memory_table(result: Run) -> str:
-    rows = [
-        [
-            tokens_text(row["tokens"]),
-            f"{row['width']:,}",
-            f"{row['heads']} / {row['heads_kv']}",
-            str(row["head_dim"]),
-            row["reading"],
-            bytes_text(row["tensor_bytes"]),
-            bytes_text(row["scores_bytes"]),
-            bytes_text(row["kept_bytes"]),
-            bytes_text(row["workspace_bytes"]),
-            bytes_text(row["prepared_bytes"]),
-        ]
-        for row in rows_of(result, "topk")
-        if row["order"] == "random" and (row["width"] == 2048 or row["tokens"] == 65536)
-    ]
-    header = ["tokens", "w", "heads / KV", "head_dim", "reading", "q, k, v, out", "scores"]
-    return table([*header, "intervals", "workspace", "prepared"], rows)
+WIDTH = columns.value("w", "width", ",")
+HEADS: columns.Column = ("heads / KV", lambda row: f"{row['heads']} / {row['heads_kv']}")
+HEAD_DIM = columns.value("head_dim", "head_dim")
+ORDER = columns.value("order", "order")
+READING = columns.value("reading", "reading")
+SELECTION = (
+    stage("scores", "scores"),
+    stage("selection", "selection"),
+    stage("index lists", "lists"),
+    stage("attention", "attention"),
+)
+SPEEDUPS = (
+    speedup("cuDNN full", "cudnn_full_speedup"),
+    speedup("cuDNN causal", "cudnn_causal_speedup"),
+)
+STAGES_COLUMNS = (
+    *(columns.TOKENS, WIDTH, HEADS, HEAD_DIM, ORDER, READING),
+    *SELECTION,
+    stage("no bias", "plain"),
+    stage("together", "together"),
+    columns.value("TFLOP/s", "attention_tflops", ".0f"),
+    *SPEEDUPS,
+)
+MEMORY_COLUMNS = (
+    *(columns.TOKENS, WIDTH, HEADS, HEAD_DIM, READING),
+    columns.size("q, k, v, out", "tensor_bytes"),
+    columns.size("scores", "scores_bytes"),
+    columns.size("intervals", "kept_bytes"),
+    columns.size("workspace", "workspace_bytes"),
+    columns.size("prepared", "prepared_bytes"),
+)
+TRAINING_COLUMNS = (
+    *(columns.TOKENS, WIDTH, HEADS, ORDER),
+    stage("forward", "forward"),
+    stage("backward", "backward"),
+    stage("both", "both"),
+    columns.value("backward TFLOP/s", "backward_tflops", ".0f"),
+    columns.size("workspace", "backward_workspace_bytes"),
+    speedup("cuDNN causal", "training_speedup"),
+)
+SUMMARY_COLUMNS = (
+    *(columns.TOKENS, WIDTH, HEADS),
+    *SELECTION,
+    stage("forward", "together"),
+    *SPEEDUPS,
+    stage("both passes", "both"),
+    speedup("cuDNN causal, both", "training_speedup"),
+)
 
 
-def other_table(result: Run) -> str:
-    rows = []
-    for row in rows_of(result, "flex"):
-        rows.append(
-            [
-                f"topk, w = {row['width']:,}, beside FlexAttention",
-                tokens_text(row["tokens"]),
-                f"attention {row['attention_ms']:.3g} ms, FlexAttention {row['flex_ms']:.4g} ms: "
-                f"{row['flex_speedup']:.1f}x; both passes {row['both_ms']:.3g} ms, "
-                f"FlexAttention {row['flex_both_ms']:.4g} ms: {row['flex_training_speedup']:.1f}x",
-            ]
-        )
-    return table(["mask", "tokens", "times"], rows)
+def flex_text(row: Run) -> str:
+    return (
+        f"attention {row['attention_ms']:.3g} ms, FlexAttention {row['flex_ms']:.4g} ms: "
+        f"{row['flex_speedup']:.1f}x; both passes {row['both_ms']:.3g} ms, "
+        f"FlexAttention {row['flex_both_ms']:.4g} ms: {row['flex_training_speedup']:.1f}x"
+    )
 
 
-def ways_table(result: Run) -> str:
-    rows = []
-    for row in rows_of(result, "ways"):
-        best = min(row[f"{way}_ms"] for way in WAYS)
-        times = (f"{row[f'{way}_predicted_ms']:.3g} / {row[f'{way}_ms']:.3g}" for way in WAYS)
-        mask = f"topk, w = {row['width']:,}" if row["order"] == "topk" else row["order"]
-        sizes = (bytes_text(row[f"{way}_plan_bytes"]) for way in ("gather", "reorder"))
-        loss = f"{row['automatic_ms'] / best:.2f}"
-        rows.append([mask, tokens_text(row["tokens"]), *times, loss, *sizes])
-    header = ["mask", "tokens", *(f"{way}: predicted / measured ms" for way in WAYS)]
-    return table([*header, "automatic / best", "gather: plan", "reorder: plan"], rows)
+FLEX_COLUMNS: tuple[columns.Column, ...] = (
+    ("mask", lambda row: f"topk, w = {row['width']:,}, beside FlexAttention"),
+    columns.TOKENS,
+    ("times", flex_text),
+)
 
 
-def training_table(result: Run) -> str:
-    rows = [
-        [
-            tokens_text(row["tokens"]),
-            f"{row['width']:,}",
-            f"{row['heads']} / {row['heads_kv']}",
-            row["order"],
-            *(stage_text(row, call) for call in ("forward", "backward", "both")),
-            f"{row['backward_tflops']:.0f}",
-            bytes_text(row["backward_workspace_bytes"]),
-            f"{row['training_speedup']:.2f}x" if "training_speedup" in row else "-",
-        ]
-        for row in rows_of(result, "train")
-    ]
-    header = ["tokens", "w", "heads / KV", "order", "forward", "backward", "both"]
-    return table([*header, "backward TFLOP/s", "workspace", "cuDNN causal"], rows)
+def way_column(way: str) -> columns.Column:
+    return (
+        f"{way}: predicted / measured ms",
+        lambda row: f"{row[f'{way}_predicted_ms']:.3g} / {row[f'{way}_ms']:.3g}",
+    )
 
 
-def summary_table(result: Run) -> str:
+def loss_text(row: Run) -> str:
+    return f"{row['automatic_ms'] / min(row[f'{way}_ms'] for way in WAYS):.2f}"
+
+
+WAYS_COLUMNS: tuple[columns.Column, ...] = (
+    (
+        "mask",
+        lambda row: f"topk, w = {row['width']:,}" if row["order"] == "topk" else row["order"],
+    ),
+    columns.TOKENS,
+    *map(way_column, WAYS),
+    ("automatic / best", loss_text),
+    columns.size("gather: plan", "gather_plan_bytes"),
+    columns.size("reorder: plan", "reorder_plan_bytes"),
+)
+
+
+def summary_rows(result: Run) -> Iterator[Run]:
     """Random scores, head_dim 128: each length with the share of keys that the method asks for."""
     trained = {
         (row["tokens"], row["width"], row["heads_kv"]): row
         for row in rows_of(result, "train")
         if row["order"] == "random"
     }
-    rows = []
     for row in rows_of(result, "topk"):
-        place = (row["tokens"], row["width"], row["heads_kv"])
-        if row["order"] != "random" or row["head_dim"] != 128 or place not in trained:
-            continue
-        both = trained[place]
-        speedup = f"{both['training_speedup']:.2f}x" if "training_speedup" in both else "-"
-        rows.append(
-            [
-                tokens_text(row["tokens"]),
-                f"{row['width']:,}",
-                f"{row['heads']} / {row['heads_kv']}",
-                *(stage_text(row, stage) for stage in ("scores", "selection", "lists")),
-                *(stage_text(row, stage) for stage in ("attention", "together")),
-                speedup_text(row, "full"),
-                speedup_text(row, "causal"),
-                stage_text(both, "both"),
-                speedup,
-            ]
-        )
-    header = ["tokens", "w", "heads / KV", "scores", "selection", "index lists", "attention"]
-    header += ["forward", "cuDNN full", "cuDNN causal", "both passes", "cuDNN causal, both"]
-    return table(header, rows)
+        both = trained.get((row["tokens"], row["width"], row["heads_kv"]))
+        if row["order"] == "random" and row["head_dim"] == 128 and both:
+            yield both | row
 
 
 def judged(ms: float, goal_ms: float, floor_ms: float) -> str:
@@ -274,19 +248,24 @@ def machine(result: Run) -> str:
     return (
         f"{result['machine']['gpu']}, CUDA {result['cuda_version']}, PyTorch "
         f"{result['torch_version']}, cuDNN {result['cudnn_version']}; bfloat16; commits "
-        f"{', '.join(sorted({row['commit'] for row in result['rows'].values()}))}, "
-        f"{result['date']}."
+        f"{commits_of(result)}, {result['date']}."
     )
 
 
 def tables(result: Run) -> dict[str, str]:
+    topk = rows_of(result, "topk")
+    stored = [
+        row
+        for row in topk
+        if row["order"] == "random" and (row["width"] == 2048 or row["tokens"] == 65536)
+    ]
     return {
         "topk-gpu-summary": summary(result),
         "topk-gpu-machine": machine(result),
-        "topk-gpu": stages_table(result),
-        "topk-gpu-memory": memory_table(result),
-        "topk-gpu-training": training_table(result),
-        "topk-gpu-other": other_table(result),
-        "topk-gpu-ways": ways_table(result),
-        "topk-gpu-summary-table": summary_table(result),
+        "topk-gpu": columns.table(STAGES_COLUMNS, topk),
+        "topk-gpu-memory": columns.table(MEMORY_COLUMNS, stored),
+        "topk-gpu-training": columns.table(TRAINING_COLUMNS, rows_of(result, "train")),
+        "topk-gpu-other": columns.table(FLEX_COLUMNS, rows_of(result, "flex")),
+        "topk-gpu-ways": columns.table(WAYS_COLUMNS, rows_of(result, "ways")),
+        "topk-gpu-summary-table": columns.table(SUMMARY_COLUMNS, summary_rows(result)),
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import columns
 from report_text import Run, goal_text, table, tokens_text
 
 GOAL_US, GOAL_GRADIENTS_US = 20, 30
@@ -62,48 +63,45 @@ def reference_of(name: str) -> str:
     return "sdpa step" if name.endswith("step") else "sdpa"
 
 
+BY: columns.Column = ("attention by", lambda run: TITLES[run["name"]])
+STEP_MS: columns.Column = ("step", lambda run: f"{run['step_ms']:.2f} ms")
+SPEED: columns.Column = ("tokens a second", lambda run: f"{run['tokens_per_s'] / 1e6:.2f} M")
+MEMORY: columns.Column = ("memory", gib)
+
+
 def steps_table(result: Run, part: str) -> str:
     runs = measured(result, part)
-    rows = []
-    for size, name in sorted(runs, key=lambda key: (key[0], list(TITLES).index(key[1]))):
-        run = runs[size, name]
-        ours = runs.get((size, "fdma"))
-        ratio = "-" if name == "fdma" or ours is None else f"{run['step_ms'] / ours['step_ms']:.2f}"
-        rows.append(
-            [
-                tokens_text(size),
-                TITLES[name],
-                f"{run['step_ms']:.2f} ms",
-                f"{run['mask_host_ms']:.2f} ms",
-                f"{run['tokens_per_s'] / 1e6:.2f} M",
-                gib(run),
-                ratio,
-            ]
-        )
-    header = ["tokens", "attention by", "step", "of which mask, on the host", "tokens a second"]
-    return table([*header, "memory", "times FDMA's"], rows)
+
+    def ratio(run: Run) -> str:
+        ours = runs.get((run["tokens"], "fdma"))
+        if ours is None or run["name"] == "fdma":
+            return "-"
+        return f"{run['step_ms'] / ours['step_ms']:.2f}"
+
+    order = list(TITLES)
+    rows = [
+        runs[size, name] | {"tokens": size, "name": name}
+        for size, name in sorted(runs, key=lambda key: (key[0], order.index(key[1])))
+    ]
+    mask: columns.Column = (
+        "of which mask, on the host",
+        lambda run: f"{run['mask_host_ms']:.2f} ms",
+    )
+    shown = (columns.TOKENS, BY, STEP_MS, mask, SPEED, MEMORY, ("times FDMA's", ratio))
+    return columns.table(shown, rows)
 
 
 def curve_table(result: Run, part: str) -> str:
     runs = measured(result, part)
-    rows = []
-    for (size, name), run in sorted(runs.items(), key=lambda item: (item[0][0], item[0][1])):
-        first = tokens_text(run["tokens"])
-        if part == "sparsity":
-            first = f"{size:,}" if name == "fdma" else "-"
-        rows.append(
-            [
-                first,
-                TITLES[name],
-                f"{100 * run['density']:.2f} %",
-                f"{run['step_ms']:.2f} ms",
-                f"{run['tokens_per_s'] / 1e6:.2f} M",
-                f"{run['tflops']:.0f}",
-                gib(run),
-            ]
-        )
-    header = ["tokens" if part == "length" else "window", "attention by", "cells", "step"]
-    return table([*header, "tokens a second", "TFLOP/s", "memory"], rows)
+    rows = [runs[size, name] | {"size": size, "name": name} for size, name in sorted(runs)]
+    window: columns.Column = (
+        "window",
+        lambda run: f"{run['size']:,}" if run["name"] == "fdma" else "-",
+    )
+    cells: columns.Column = ("cells", lambda run: f"{100 * run['density']:.2f} %")
+    rate = columns.value("TFLOP/s", "tflops", ".0f")
+    first = columns.TOKENS if part == "length" else window
+    return columns.table([first, BY, cells, STEP_MS, SPEED, rate, MEMORY], rows)
 
 
 def machine_text(result: Run) -> str:
