@@ -10,12 +10,10 @@
 // Times are CPU times of the process on one thread, the least of a few repetitions: the write ends
 // on disk (fsync), whose waiting is not in it; the read includes validation and the content hash.
 #include <oneapi/tbb/global_control.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -26,9 +24,8 @@
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/mask_statistics.hpp"
 #include "fdma/io/mask_file.hpp"
-#include "fdma/masks/lower.hpp"
-#include "fdma/masks/parse.hpp"
 #include "mask_suite.hpp"
+#include "program.hpp"
 
 namespace {
 
@@ -43,37 +40,17 @@ constexpr MaskFormat kFormats[] = {MaskFormat::parametric, MaskFormat::segment, 
 constexpr int kRepetitions = 5;
 constexpr double kLongSeconds = 1.0;  // what takes longer is not repeated
 
-template <class T>
-T value_or_exit(fdma::Result<T> result, const std::string& what) {
-  if (!result) {
-    std::cerr << what << ": " << result.error().message << "\n";
-    std::exit(1);
-  }
-  return *std::move(result);
-}
-
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
-}
-
 /// The least CPU time of `work`, in microseconds.
 template <class Work>
 double least_us(Work&& work) {
   double least = 1e30;
   for (int i = 0; i < kRepetitions; ++i) {
-    const double begin = cpu_seconds();
+    const double begin = fdma::cpu_seconds();
     work();
-    least = std::min(least, cpu_seconds() - begin);
+    least = std::min(least, fdma::cpu_seconds() - begin);
     if (least > kLongSeconds) break;
   }
   return 1e6 * least;
-}
-
-BlockMask compile(const fdma::suite::SuiteMask& mask) {
-  const fdma::MaskExpr expr = value_or_exit(fdma::parse_mask(mask.spec), mask.name);
-  return value_or_exit(fdma::compile(expr, mask.bound_tables(), mask.shape, {}), mask.name);
 }
 
 void measure(const std::string& name, std::int64_t tokens, const BlockMask& mask,
@@ -90,13 +67,9 @@ void measure(const std::string& name, std::int64_t tokens, const BlockMask& mask
     stored.push_back({"mask", value_or_exit(std::move(converted), name)});
     const std::filesystem::path path = folder / (name + "-" + std::to_string(tokens) + "-" +
                                                  std::string(fdma::to_string(format)) + ".h5");
-    const double write_us = least_us([&] {
-      if (auto written = fdma::write_masks(path, stored); !written) {
-        std::cerr << path << ": " << written.error().message << "\n";
-        std::exit(1);
-      }
-    });
-    const double read_us = least_us([&] { value_or_exit(fdma::read_mask(path), path); });
+    const double write_us =
+        least_us([&] { fdma::require(fdma::write_masks(path, stored), path.native()); });
+    const double read_us = least_us([&] { value_or_exit(fdma::read_mask(path), path.native()); });
     rows.push_back(
         {{"mask", name},
          {"tokens", tokens},
@@ -129,10 +102,9 @@ int main(int argc, char** argv) {
   for (const std::int64_t tokens : kLengths) {
     if (tokens > most_tokens) continue;
     for (const fdma::suite::SuiteMask& mask : fdma::suite::mask_suite(tokens)) {
-      measure(mask.name, tokens, compile(mask), folder, document["rows"]);
+      measure(mask.name, tokens, fdma::compiled(mask), folder, document["rows"]);
     }
   }
-  std::ofstream out(argv[2]);
-  out << document.dump(1) << "\n";
-  return out.good() ? 0 : 1;
+  fdma::write_or_exit(argv[2], [&](std::ostream& out) { out << document.dump(1) << "\n"; });
+  return 0;
 }

@@ -8,35 +8,21 @@
 // Counters: bytes_per_second over the mask's bytes (nearly those of the file for pread), peak_bytes
 // (heap at its peak), result_bytes. Files are made by dense_inputs.py; benchmarks/run.sh does all
 // of it.
-#include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "allocation_peak.hpp"
 #include "fdma/io/dense_dataset.hpp"
-#include "fdma/masks/lower.hpp"
-#include "fdma/masks/parse.hpp"
+#include "google_benchmark.hpp"
+#include "program.hpp"
 
 namespace {
 
 constexpr std::int64_t kLen = 16384;
 constexpr std::int64_t kDocuments = 7;
-
-template <class T>
-T value_or_exit(fdma::Result<T> result, const std::string& what) {
-  if (!result) {
-    std::cerr << what << ": " << result.error().message << "\n";
-    std::exit(1);
-  }
-  return *std::move(result);
-}
 
 /// kDocuments documents of nearly equal length, causal.
 std::vector<std::uint8_t> dense_mask() {
@@ -56,10 +42,7 @@ void measure(benchmark::State& state, Make make) {
     benchmark::DoNotOptimize(make());
   }
   state.SetBytesProcessed(state.iterations() * kLen * kLen);
-  const fdma::AllocationPeak peak;
-  const fdma::BlockMask mask = make();
-  state.counters["peak_bytes"] = double(peak.bytes());
-  state.counters["result_bytes"] = double(mask.size_bytes());
+  fdma::count_memory(state, make);
 }
 
 void bits_table(benchmark::State& state) {
@@ -109,26 +92,16 @@ void pread_limit(benchmark::State& state, const std::string& path) {
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   benchmark::AddCustomContext("compiler", FDMA_COMPILER);
-  benchmark::RegisterBenchmark("dense/bits_table", bits_table)
-      ->Unit(benchmark::kMillisecond)
-      ->MeasureProcessCPUTime()
-      ->UseRealTime();
+  const auto add = [](const std::string& name, auto run) {
+    fdma::add_benchmark(name, run)->Unit(benchmark::kMillisecond)->UseRealTime();
+  };
+  add("dense/bits_table", bits_table);
   for (int i = 1; i < argc; ++i) {
     const std::string path = argv[i];
     const std::string name = path.substr(path.find_last_of('/') + 1);
-    benchmark::RegisterBenchmark(("dense/file/" + name).c_str(),
-                                 [path](benchmark::State& state) { file(state, path); })
-        ->Unit(benchmark::kMillisecond)
-        ->MeasureProcessCPUTime()
-        ->UseRealTime();
+    add("dense/file/" + name, [path](benchmark::State& state) { file(state, path); });
     if (i > 1) continue;
-    benchmark::RegisterBenchmark(("limit/pread/" + name).c_str(),
-                                 [path](benchmark::State& state) { pread_limit(state, path); })
-        ->Unit(benchmark::kMillisecond)
-        ->MeasureProcessCPUTime()
-        ->UseRealTime();
+    add("limit/pread/" + name, [path](benchmark::State& state) { pread_limit(state, path); });
   }
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return fdma::run_benchmarks();
 }

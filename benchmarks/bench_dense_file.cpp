@@ -16,7 +16,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <ctime>
 #include <iostream>
 #include <limits>
 #include <string>
@@ -25,18 +24,13 @@
 
 #include "allocation_peak.hpp"
 #include "fdma/io/dense_dataset.hpp"
+#include "program.hpp"
 
 namespace {
 
 constexpr std::size_t kBuffer = std::size_t{256} << 10;
 constexpr std::size_t kLargeBuffer = std::size_t{1} << 20;
 constexpr double kNever = std::numeric_limits<double>::infinity();
-
-double cpu_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
 
 double elapsed_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -49,9 +43,9 @@ struct Fastest {
 
 template <class Work>
 void time(Fastest& fastest, Work work) {
-  const double cpu = cpu_seconds(), elapsed = elapsed_seconds();
+  const double cpu = fdma::cpu_seconds(), elapsed = elapsed_seconds();
   work();
-  fastest.cpu = std::min(fastest.cpu, cpu_seconds() - cpu);
+  fastest.cpu = std::min(fastest.cpu, fdma::cpu_seconds() - cpu);
   fastest.elapsed = std::min(fastest.elapsed, elapsed_seconds() - elapsed);
 }
 
@@ -59,12 +53,7 @@ fdma::BlockMask read_or_exit(const std::string& path, int num_threads, bool read
   fdma::DenseReadOptions options;
   options.num_threads = num_threads;
   options.reads_directly = reads_directly;
-  auto mask = fdma::read_dense_mask(path, "/mask", options);
-  if (!mask) {
-    std::cerr << mask.error().message << "\n";
-    std::exit(1);
-  }
-  return *std::move(mask);
+  return fdma::value_or_exit(fdma::read_dense_mask(path, "/mask", options), path);
 }
 
 std::int64_t pread_whole(const std::string& path, std::size_t bytes) {

@@ -18,8 +18,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
-#include <fstream>
 #include <iomanip>
 #include <iostream>
 #include <limits>
@@ -31,9 +29,8 @@
 #include "fdma/kernels/attention.hpp"
 #include "fdma/kernels/calibrate.hpp"
 #include "fdma/kernels/estimate.hpp"
-#include "fdma/masks/lower.hpp"
-#include "fdma/masks/parse.hpp"
 #include "mask_suite.hpp"
+#include "program.hpp"
 
 namespace {
 
@@ -43,15 +40,6 @@ constexpr int kRounds = 3;
 constexpr std::int32_t kHeads = 4;
 /// Times closer than this are taken as equal where orders are compared.
 constexpr double kTie = 0.05;
-
-template <class T>
-T value_or_exit(fdma::Result<T> result, const std::string& what) {
-  if (!result) {
-    std::cerr << what << ": " << result.error().message << "\n";
-    std::exit(1);
-  }
-  return *std::move(result);
-}
 
 struct Settings {
   bool quick = false;
@@ -74,12 +62,6 @@ struct Row {
 
   double error() const { return (predicted_us - measured_us) / measured_us; }
 };
-
-double cpu_microseconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
-}
 
 /// Random 16- or 32-bit elements in [-1, 1); bfloat16 by truncation.
 std::vector<std::uint8_t> random_elements(std::int64_t count, fdma::DType dtype) {
@@ -127,11 +109,6 @@ fdma::AttentionShape shape_of(std::int64_t tokens, fdma::DType dtype, std::int32
   return shape;
 }
 
-fdma::BlockMask compiled(const fdma::suite::SuiteMask& mask) {
-  const fdma::MaskExpr expr = value_or_exit(fdma::parse_mask(mask.spec), mask.name);
-  return value_or_exit(fdma::compile(expr, mask.bound_tables(), mask.shape), mask.name);
-}
-
 bool has_columns(const fdma::BlockMask& mask, fdma::BlockShape tile) {
   return !fdma::segment_of_group(mask, 0, tile).column_offsets.empty();
 }
@@ -157,16 +134,11 @@ class Runs {
     options.num_threads = profile_.num_workers;
     for (int round = 0; round < kRounds; ++round) {
       for (std::size_t i = 0; i < rows_.size(); ++i) {
-        const double cpu_before_us = cpu_microseconds();
+        const double cpu_before = fdma::cpu_seconds();
         const Clock::time_point start = Clock::now();
-        const fdma::Result<void> done =
-            fdma::attention_forward(plans_[i], tensors_.views(), options);
+        fdma::require(fdma::attention_forward(plans_[i], tensors_.views(), options), rows_[i].mask);
         const std::chrono::duration<double, std::micro> elapsed = Clock::now() - start;
-        if (!done) {
-          std::cerr << rows_[i].mask << ": " << done.error().message << "\n";
-          std::exit(1);
-        }
-        const double cpu_us = (cpu_microseconds() - cpu_before_us) / profile_.num_workers;
+        const double cpu_us = 1e6 * (fdma::cpu_seconds() - cpu_before) / profile_.num_workers;
         rows_[i].measured_us = std::min(rows_[i].measured_us, cpu_time ? cpu_us : elapsed.count());
       }
     }
@@ -186,7 +158,7 @@ std::vector<Row> run_suite(std::int64_t tokens, const fdma::KernelCosts& kernel,
                            bool cpu_time) {
   Runs runs(shape_of(tokens, kernel.dtype, kernel.head_dim), profile);
   for (const fdma::suite::SuiteMask& suite_mask : fdma::suite::mask_suite(tokens)) {
-    const fdma::BlockMask mask = compiled(suite_mask);
+    const fdma::BlockMask mask = fdma::compiled(suite_mask);
     Row row{.mask = suite_mask.name,
             .tokens = tokens,
             .dtype = kernel.dtype,
@@ -211,15 +183,6 @@ std::vector<Row> run_suite(std::int64_t tokens, const fdma::KernelCosts& kernel,
     }
   }
   return runs.measure(cpu_time);
-}
-
-double quantile(std::vector<double> values, double share) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const double at = share * static_cast<double>(values.size() - 1);
-  const auto low = static_cast<std::size_t>(at);
-  const std::size_t high = std::min(low + 1, values.size() - 1);
-  return values[low] + (at - static_cast<double>(low)) * (values[high] - values[low]);
 }
 
 /// How well the predicted order of the ways to run a mask is the measured one.
@@ -260,21 +223,27 @@ OrderSummary summarize_order(const std::vector<Row>& rows) {
   return summary;
 }
 
-void write_json(std::ostream& out, const fdma::DeviceProfile& profile, bool cpu_time,
-                const std::vector<Row>& rows) {
+/// Magnitudes, of the ways that run unless asked otherwise.
+std::vector<double> errors_of(const std::vector<Row>& rows) {
   std::vector<double> errors;
   for (const Row& row : rows) {
     if (row.is_default) errors.push_back(std::abs(row.error()));
   }
+  return errors;
+}
+
+void write_json(std::ostream& out, const fdma::DeviceProfile& profile, bool cpu_time,
+                const std::vector<Row>& rows) {
+  const std::vector<double> errors = errors_of(rows);
   const OrderSummary order = summarize_order(rows);
   out << std::setprecision(6) << "{\n\"compiler\": \"" << FDMA_COMPILER << "\",\n\"target\": \""
       << fdma::cpu_target() << "\",\n\"num_workers\": " << profile.num_workers << ",\n\"time\": \""
       << (cpu_time ? "cpu" : "elapsed") << "\",\n\"heads\": " << kHeads
-      << ",\n\"median_error\": " << quantile(errors, 0.5)
-      << ",\n\"p95_error\": " << quantile(errors, 0.95) << ",\n\"order_pairs\": " << order.pairs
-      << ",\n\"order_right_pairs\": " << order.right_pairs
-      << ",\n\"median_regret\": " << quantile(order.regrets, 0.5)
-      << ",\n\"worst_regret\": " << quantile(order.regrets, 1) << ",\n\"rows\": [";
+      << ",\n\"median_error\": " << fdma::quantile(errors, 0.5)
+      << ",\n\"p95_error\": " << fdma::quantile(errors, 0.95)
+      << ",\n\"order_pairs\": " << order.pairs << ",\n\"order_right_pairs\": " << order.right_pairs
+      << ",\n\"median_regret\": " << fdma::quantile(order.regrets, 0.5)
+      << ",\n\"worst_regret\": " << fdma::quantile(order.regrets, 1) << ",\n\"rows\": [";
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
     out << (i == 0 ? "\n" : ",\n") << "{\"mask\": \"" << row.mask
@@ -347,23 +316,17 @@ int main(int argc, char** argv) {
       rows.insert(rows.end(), measured.begin(), measured.end());
     }
   }
-  std::vector<double> errors;
-  for (const Row& row : rows) {
-    if (row.is_default) errors.push_back(std::abs(row.error()));
-  }
+  const std::vector<double> errors = errors_of(rows);
   const OrderSummary order = summarize_order(rows);
-  std::cout << "error: median " << 100 * quantile(errors, 0.5) << " %, 95th percentile "
-            << 100 * quantile(errors, 0.95) << " %; order right in " << order.right_pairs << " of "
-            << order.pairs << " pairs; the way predicted best is slower than the best by "
-            << 100 * quantile(order.regrets, 0.5) << " % (median), "
-            << 100 * quantile(order.regrets, 1) << " % (worst)\n";
+  std::cout << "error: median " << 100 * fdma::quantile(errors, 0.5) << " %, 95th percentile "
+            << 100 * fdma::quantile(errors, 0.95) << " %; order right in " << order.right_pairs
+            << " of " << order.pairs << " pairs; the way predicted best is slower than the best by "
+            << 100 * fdma::quantile(order.regrets, 0.5) << " % (median), "
+            << 100 * fdma::quantile(order.regrets, 1) << " % (worst)\n";
   if (!settings.json.empty()) {
-    std::ofstream file(settings.json);
-    write_json(file, profile, settings.cpu_time, rows);
-    if (!file) {
-      std::cerr << settings.json << ": cannot write\n";
-      return 1;
-    }
+    fdma::write_or_exit(settings.json, [&](std::ostream& out) {
+      write_json(out, profile, settings.cpu_time, rows);
+    });
   }
   return 0;
 }

@@ -19,7 +19,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <iomanip>
 #include <iostream>
 #include <random>
@@ -33,9 +32,8 @@
 #include "fdma/kernels/device_stream.hpp"
 #include "fdma/kernels/estimate.hpp"
 #include "fdma/kernels/prepared_plan.hpp"
-#include "fdma/masks/lower.hpp"
-#include "fdma/masks/parse.hpp"
 #include "mask_suite.hpp"
+#include "program.hpp"
 
 namespace {
 
@@ -52,20 +50,6 @@ constexpr std::chrono::milliseconds kRest{1};
 constexpr std::chrono::milliseconds kRestBetweenRows{100};
 /// Calls that take less keep the device ahead of the host by one that does not count.
 constexpr double kShortUs = 1e3;
-
-template <class T>
-T value_or_exit(fdma::Result<T> result, const std::string& what) {
-  if (!result) {
-    std::cerr << what << ": " << result.error().message << "\n";
-    std::exit(1);
-  }
-  return *std::move(result);
-}
-void require(fdma::Result<void> result, const std::string& what) {
-  if (result) return;
-  std::cerr << what << ": " << result.error().message << "\n";
-  std::exit(1);
-}
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -263,9 +247,7 @@ std::vector<Row> run_suite(const fdma::DeviceProfile& profile, const Settings& s
     }
     for (const fdma::suite::SuiteMask& suite_mask : fdma::suite::mask_suite(each.tokens)) {
       if (seconds_since(begin) > settings.max_seconds) return rows;
-      const fdma::MaskExpr expr = value_or_exit(fdma::parse_mask(suite_mask.spec), suite_mask.name);
-      const fdma::BlockMask mask = value_or_exit(
-          fdma::compile(expr, suite_mask.bound_tables(), suite_mask.shape), suite_mask.name);
+      const fdma::BlockMask mask = fdma::compiled(suite_mask);
       for (std::size_t i = 0; i < tensors.size(); ++i) {
         for (const fdma::Direction direction : settings.directions) {
           fdma::PlanOptions options;
@@ -284,15 +266,6 @@ std::vector<Row> run_suite(const fdma::DeviceProfile& profile, const Settings& s
     }
   }
   return rows;
-}
-
-double quantile(std::vector<double> values, double share) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const double at = share * static_cast<double>(values.size() - 1);
-  const auto low = static_cast<std::size_t>(at);
-  const std::size_t high = std::min(low + 1, values.size() - 1);
-  return values[low] + (at - static_cast<double>(low)) * (values[high] - values[low]);
 }
 
 void write_json(std::ostream& out, const fdma::DeviceProfile& profile, bool is_calibrated,
@@ -370,15 +343,13 @@ int main(int argc, char** argv) {
   std::vector<double> errors;
   for (const Row& row : rows) errors.push_back(std::abs(row.error()));
   std::cout << "error over " << rows.size() << " rows: median " << std::setprecision(1)
-            << 100 * quantile(errors, 0.5) << " %, 95th percentile " << 100 * quantile(errors, 0.95)
-            << " %; calibration took " << calibration_seconds << " s\n";
+            << 100 * fdma::quantile(errors, 0.5) << " %, 95th percentile "
+            << 100 * fdma::quantile(errors, 0.95) << " %; calibration took " << calibration_seconds
+            << " s\n";
   if (!settings.json.empty()) {
-    std::ofstream file(settings.json);
-    write_json(file, profile, settings.device.empty(), calibration_seconds, rows);
-    if (!file) {
-      std::cerr << settings.json << ": cannot write\n";
-      return 1;
-    }
+    fdma::write_or_exit(settings.json, [&](std::ostream& out) {
+      write_json(out, profile, settings.device.empty(), calibration_seconds, rows);
+    });
   }
   return 0;
 }

@@ -11,23 +11,18 @@
 //   distinct_share distinct partial tiles / all tiles (every name only)
 //   target_us, target_bytes   the goal, where there is one: met if CPU time and peak are below it
 // The program checks nothing but that compiling succeeds; tests do the rest.
-#include <benchmark/benchmark.h>
-
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "allocation_peak.hpp"
 #include "fdma/formats/convert.hpp"
-#include "fdma/masks/lower.hpp"
-#include "fdma/masks/parse.hpp"
+#include "google_benchmark.hpp"
 #include "mask_suite.hpp"
 #include "named_masks.hpp"
+#include "program.hpp"
 
 namespace {
 
@@ -53,19 +48,10 @@ struct Case {
   double distinct_share = 0;
 };
 
-template <class T>
-T value_or_exit(fdma::Result<T> result, const SuiteMask& mask) {
-  if (!result) {
-    std::cerr << mask.name << " (" << mask.spec << "): " << result.error().message << "\n";
-    std::exit(1);
-  }
-  return *std::move(result);
-}
-
 fdma::BlockMask compile_once(const Case& c, const fdma::Tables& tables) {
   fdma::LowerOptions options;
   options.num_threads = 1;
-  return value_or_exit(fdma::compile(c.expr, tables, c.mask.shape, options), c.mask);
+  return value_or_exit(fdma::compile(c.expr, tables, c.mask.shape, options), c.mask.name);
 }
 
 /// Distinct bitmaps of the mask's partial tiles, as a share of all its tiles.
@@ -92,7 +78,7 @@ void measure_once(Case& c, const fdma::Tables& tables) {
 void lower(benchmark::State& state, Case& c) {
   const fdma::Tables tables = c.mask.bound_tables();
   if (c.first_us < 0) {
-    c.expr = value_or_exit(fdma::parse_mask(c.mask.spec), c.mask);
+    c.expr = value_or_exit(fdma::parse_mask(c.mask.spec), c.mask.name);
     measure_once(c, tables);
   }
   for (auto _ : state) {
@@ -120,10 +106,7 @@ void add_lower(const std::string& set, Case c) {
   const std::string name =
       "lower/" + set + "/" + c.mask.name + "/" + std::to_string(c.mask.shape.kv_len(0));
   const auto shared = std::make_shared<Case>(std::move(c));
-  benchmark::RegisterBenchmark(name.c_str(),
-                               [shared](benchmark::State& state) { lower(state, *shared); })
-      ->Unit(benchmark::kMicrosecond)
-      ->MeasureProcessCPUTime();
+  fdma::add_benchmark(name, [shared](benchmark::State& state) { lower(state, *shared); });
 }
 
 void add_parse(const SuiteMask& mask) {
@@ -175,13 +158,9 @@ void add_names() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::AddCustomContext("compiler", FDMA_COMPILER);
+  if (!fdma::begin_benchmarks(argc, argv)) return 1;
   add_suite();
   add_predicates();
   add_names();
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return fdma::run_benchmarks();
 }

@@ -14,23 +14,17 @@
 //   peak_bytes, result_bytes   as bench_lowering has them; append: bytes held at the end
 //   intervals          of the selection
 //   keys               of all heads, for the time of one
-#include <benchmark/benchmark.h>
-
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "allocation_peak.hpp"
-#include "fdma/masks/lower.hpp"
-#include "fdma/masks/parse.hpp"
 #include "fdma/select/incremental_topk.hpp"
 #include "fdma/select/select_topk.hpp"
 #include "fdma/select/zoh_scores.hpp"
-#include "suite_mask.hpp"
+#include "google_benchmark.hpp"
+#include "program.hpp"
 
 namespace {
 
@@ -39,20 +33,6 @@ using fdma::suite::Random;
 constexpr std::int64_t kHeadDim = 128;
 constexpr std::int64_t kMaxValueBytes = std::int64_t{1} << 30;
 constexpr std::string_view kOrders[] = {"random", "rising", "clustered"};
-
-template <class T>
-T value_or_exit(fdma::Result<T> result) {
-  if (!result) {
-    std::cerr << result.error().message << "\n";
-    std::exit(1);
-  }
-  return *std::move(result);
-}
-void check(const fdma::Result<void>& result) {
-  if (result) return;
-  std::cerr << result.error().message << "\n";
-  std::exit(1);
-}
 
 float uniform(Random& random) { return static_cast<float>(random.below(1 << 24)) * 0x1p-24F; }
 
@@ -109,7 +89,7 @@ void scores(benchmark::State& state, fdma::DType dtype, std::int64_t heads, std:
       fdma::make_contiguous_mutable_view(out.data(), fdma::DType::float32, 3, out_extents);
   fdma::ZohOptions options;
   options.num_threads = 1;
-  for (auto _ : state) check(fdma::zoh_scores(v, w, a, to, options));
+  for (auto _ : state) fdma::require(fdma::zoh_scores(v, w, a, to, options), "zoh_scores");
   state.SetBytesProcessed(state.iterations() * bytes);
   state.counters["keys"] = static_cast<double>(heads * length);
 }
@@ -117,9 +97,10 @@ void scores(benchmark::State& state, fdma::DType dtype, std::int64_t heads, std:
 void select(benchmark::State& state, std::string_view order, std::int64_t length, std::int64_t w) {
   const std::vector<float> row = scores_of(order, length, 1);
   const fdma::ColumnIntervals among = causal(length);
-  for (auto _ : state) benchmark::DoNotOptimize(value_or_exit(fdma::select_topk(row, w, among)));
+  for (auto _ : state)
+    benchmark::DoNotOptimize(value_or_exit(fdma::select_topk(row, w, among), "select_topk"));
   const fdma::AllocationPeak peak;
-  const fdma::ColumnIntervals kept = value_or_exit(fdma::select_topk(row, w, among));
+  const fdma::ColumnIntervals kept = value_or_exit(fdma::select_topk(row, w, among), "select_topk");
   state.counters["peak_bytes"] = static_cast<double>(peak.bytes());
   state.counters["result_bytes"] = static_cast<double>(kept.size_bytes());
   state.counters["intervals"] = static_cast<double>(kept.intervals.size());
@@ -131,10 +112,11 @@ void append(benchmark::State& state, std::string_view order, std::int64_t length
   const std::vector<float> row = scores_of(order, length, 1);
   double held = 0;
   for (auto _ : state) {
-    fdma::IncrementalTopk topk = value_or_exit(fdma::IncrementalTopk::make(w));
+    fdma::IncrementalTopk topk = value_or_exit(fdma::IncrementalTopk::make(w), "IncrementalTopk");
     for (std::int64_t k = 0; k < length; k += chunk) {
-      check(topk.append_causal(std::span(row).subspan(
-          static_cast<std::size_t>(k), static_cast<std::size_t>(std::min(chunk, length - k)))));
+      const auto count = static_cast<std::size_t>(std::min(chunk, length - k));
+      const auto keys = std::span(row).subspan(static_cast<std::size_t>(k), count);
+      fdma::require(topk.append_causal(keys), "append_causal");
     }
     held = static_cast<double>(topk.size_bytes());
   }
@@ -153,25 +135,17 @@ void compile(benchmark::State& state, std::string_view order, std::int64_t lengt
   const fdma::Tables tables{
       {"s", fdma::make_contiguous_view(rows.data(), fdma::DType::float32, 2, extents)}};
   const fdma::MaskExpr expr =
-      value_or_exit(fdma::parse_mask("causal & topk(@s, " + std::to_string(w) + ")"));
+      value_or_exit(fdma::parse_mask("causal & topk(@s, " + std::to_string(w) + ")"), "topk");
   const fdma::MaskShape shape{1, heads, {length}, {length}};
   fdma::LowerOptions options;
   options.num_threads = 1;
-  const auto once = [&] { return value_or_exit(fdma::compile(expr, tables, shape, options)); };
+  const auto once = [&] {
+    return value_or_exit(fdma::compile(expr, tables, shape, options), "topk");
+  };
   for (auto _ : state) benchmark::DoNotOptimize(once());
-  const fdma::AllocationPeak peak;
-  const fdma::BlockMask mask = once();
-  state.counters["peak_bytes"] = static_cast<double>(peak.bytes());
-  state.counters["result_bytes"] = static_cast<double>(mask.size_bytes());
+  fdma::count_memory(state, once);
   state.counters["keys"] = static_cast<double>(heads * length);
   if (heads == 1 && length == 131072) state.counters["target_us"] = 10000;
-}
-
-template <class Run>
-void add(const std::string& name, Run run) {
-  benchmark::RegisterBenchmark(name.c_str(), run)
-      ->Unit(benchmark::kMicrosecond)
-      ->MeasureProcessCPUTime();
 }
 
 std::string path(std::initializer_list<std::string> parts) {
@@ -183,8 +157,8 @@ std::string path(std::initializer_list<std::string> parts) {
 void add_scores() {
   using std::to_string;
   for (const std::int64_t mib : {1, 64, 256}) {
-    add(path({"read", to_string(mib)}),
-        [=](benchmark::State& state) { read_memory(state, mib << 20); });
+    fdma::add_benchmark(path({"read", to_string(mib)}),
+                        [=](benchmark::State& state) { read_memory(state, mib << 20); });
   }
   for (const std::int64_t length : {1024, 4096, 16384, 65536, 131072, 1048576}) {
     for (const std::int64_t heads : {8, 32}) {
@@ -193,14 +167,15 @@ void add_scores() {
         const std::int64_t bytes = length * heads * kHeadDim * fdma::size_bytes(dtype);
         const bool is_shown = dtype == fdma::DType::bfloat16 || length == 131072;
         if (bytes > kMaxValueBytes || !is_shown) continue;
-        add(path({"scores", std::string(to_string(dtype)), to_string(heads), to_string(length)}),
+        fdma::add_benchmark(
+            path({"scores", std::string(to_string(dtype)), to_string(heads), to_string(length)}),
             [=](benchmark::State& state) { scores(state, dtype, heads, length, false); });
       }
       if (length == 16384) {
-        add(path({"scores", "wide", to_string(heads), to_string(length)}),
-            [=](benchmark::State& state) {
-              scores(state, fdma::DType::bfloat16, heads, length, true);
-            });
+        fdma::add_benchmark(path({"scores", "wide", to_string(heads), to_string(length)}),
+                            [=](benchmark::State& state) {
+                              scores(state, fdma::DType::bfloat16, heads, length, true);
+                            });
       }
     }
   }
@@ -213,17 +188,19 @@ void add_selection() {
     if (length > 4096) widths.push_back(2048);
     for (const std::string_view order : kOrders) {
       for (const std::int64_t w : widths) {
-        add(path({"select", std::string(order), to_string(length), to_string(w)}),
-            [=](benchmark::State& state) { select(state, order, length, w); });
+        fdma::add_benchmark(path({"select", std::string(order), to_string(length), to_string(w)}),
+                            [=](benchmark::State& state) { select(state, order, length, w); });
       }
       if (length < 65536) continue;
       for (const std::int64_t chunk : {1, 4096}) {
-        add(path({"append", std::string(order), to_string(length), "2048", to_string(chunk)}),
+        fdma::add_benchmark(
+            path({"append", std::string(order), to_string(length), "2048", to_string(chunk)}),
             [=](benchmark::State& state) { append(state, order, length, 2048, chunk); });
       }
       for (const std::int64_t heads : {1, 8, 32}) {
         if (length > 131072 && heads > 1) continue;
-        add(path({"compile", std::string(order), to_string(length), "2048", to_string(heads)}),
+        fdma::add_benchmark(
+            path({"compile", std::string(order), to_string(length), "2048", to_string(heads)}),
             [=](benchmark::State& state) { compile(state, order, length, 2048, heads); });
       }
     }
@@ -233,12 +210,8 @@ void add_selection() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::AddCustomContext("compiler", FDMA_COMPILER);
+  if (!fdma::begin_benchmarks(argc, argv)) return 1;
   add_scores();
   add_selection();
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return fdma::run_benchmarks();
 }

@@ -9,11 +9,9 @@
 //   target_us, target_bytes   the goal for masks of a million tokens: met if CPU time and peak are
 //                  below it
 // The program checks nothing but that the operations succeed; tests do the rest.
-#include <benchmark/benchmark.h>
 #include <oneapi/tbb/global_control.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <ctime>
 #include <functional>
 #include <iostream>
@@ -22,40 +20,25 @@
 #include <utility>
 #include <vector>
 
-#include "allocation_peak.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/set_algebra.hpp"
-#include "fdma/masks/lower.hpp"
-#include "fdma/masks/parse.hpp"
+#include "google_benchmark.hpp"
 #include "mask_suite.hpp"
+#include "program.hpp"
 
 namespace {
 
 using fdma::BlockMask;
+using fdma::compiled;
 using fdma::suite::SuiteMask;
 
 constexpr std::int64_t kMillion = 1048576;
 constexpr double kTargetMicroseconds = 5000.0;
 constexpr double kTargetBytes = 8.0 * 1024 * 1024;
 
-template <class T>
-T value_or_exit(fdma::Result<T> result, const std::string& what) {
-  if (!result) {
-    std::cerr << what << ": " << result.error().message << "\n";
-    std::exit(1);
-  }
-  return *std::move(result);
-}
-
-BlockMask compile(const SuiteMask& mask) {
-  const fdma::Tables tables = mask.bound_tables();
-  const fdma::MaskExpr expr = value_or_exit(fdma::parse_mask(mask.spec), mask.name);
-  return value_or_exit(fdma::compile(expr, tables, mask.shape), mask.name);
-}
-
 BlockMask compile_suite(const std::string& name, std::int64_t seq_len) {
   for (const SuiteMask& mask : fdma::suite::mask_suite(seq_len)) {
-    if (mask.name == name) return compile(mask);
+    if (mask.name == name) return compiled(mask);
   }
   std::cerr << name << ": no such mask in the suite\n";
   std::exit(1);
@@ -109,38 +92,26 @@ Slowest find_slowest(const std::vector<std::pair<std::string, BlockMask>>& masks
 /// Registers algebra/<name>; `has_target` for masks of a million tokens.
 void add(const std::string& name, const std::string& label, bool has_target, Operation operation) {
   const auto run = [name, label, has_target, operation](benchmark::State& state) {
-    double peak_bytes = 0, result_bytes = 0;
-    {
-      const fdma::AllocationPeak peak;
-      const BlockMask result = value_or_exit(operation(), name);
-      peak_bytes = double(peak.bytes());
-      result_bytes = double(result.size_bytes());
-    }
+    fdma::count_memory(state, [&] { return value_or_exit(operation(), name); });
     for (auto _ : state) benchmark::DoNotOptimize(operation());
     state.SetLabel(label);
-    state.counters["peak_bytes"] = peak_bytes;
-    state.counters["result_bytes"] = result_bytes;
     if (!has_target) return;
     state.counters["target_us"] = kTargetMicroseconds;
     state.counters["target_bytes"] = kTargetBytes;
   };
-  benchmark::RegisterBenchmark(("algebra/" + name).c_str(), run)
-      ->Unit(benchmark::kMicrosecond)
-      ->MeasureProcessCPUTime();
+  fdma::add_benchmark("algebra/" + name, run);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::AddCustomContext("compiler", FDMA_COMPILER);
+  if (!fdma::begin_benchmarks(argc, argv)) return 1;
   const oneapi::tbb::global_control one_thread(oneapi::tbb::global_control::max_allowed_parallelism,
                                                1);
 
   const BlockMask causal = compile_suite("causal", kMillion);
-  const BlockMask window = compile(fdma::suite::make_square("window", "window(1024)", kMillion));
-  const BlockMask documents = compile(fdma::suite::packed_million().front());
+  const BlockMask window = compiled(fdma::suite::make_square("window", "window(1024)", kMillion));
+  const BlockMask documents = compiled(fdma::suite::packed_million().front());
   const BlockMask sparse = compile_suite("qk_sparse", kMillion);
   const BlockMask window_64 = value_or_exit(
       fdma::convert(window, fdma::MaskFormat::segment, {64, 64}), "window in blocks of 64");
@@ -150,7 +121,7 @@ int main(int argc, char** argv) {
   const BlockMask evicted = compile_suite("random_eviction", evicted_len);
   const BlockMask evicted_again = value_or_exit(fdma::shift(evicted, 1000, 0), "eviction, later");
   const BlockMask window_128k =
-      compile(fdma::suite::make_square("window", "window(8192)", evicted_len));
+      compiled(fdma::suite::make_square("window", "window(8192)", evicted_len));
 
   add("and/1048576/causal,window", "causal and window(1024)", true,
       [&] { return fdma::intersect(causal, window); });
@@ -201,7 +172,7 @@ int main(int argc, char** argv) {
   std::vector<std::pair<std::string, BlockMask>> suite;
   for (const SuiteMask& mask : fdma::suite::mask_suite(kMillion)) {
     if (mask.name == "random_eviction" || mask.name == "zoh_topk") continue;
-    suite.emplace_back(mask.name, compile(mask));
+    suite.emplace_back(mask.name, compiled(mask));
   }
   const Slowest slowest = find_slowest(suite);
   add("slowest/1048576", "slowest of all pairs of the zoo: " + slowest.label, true, [&] {
@@ -223,7 +194,5 @@ int main(int argc, char** argv) {
       [&] { return fdma::complement(evicted); });
   add("shift/131072/eviction", "random eviction moved by (1000, 77)", false,
       [&] { return fdma::shift(evicted, 1000, 77); });
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return fdma::run_benchmarks();
 }
