@@ -14,6 +14,7 @@ from pathlib import Path
 
 from report_text import Run
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 # Everything that attention through the Python package is made of.
 PACKAGE_SOURCES = ("formats", "masks", "kernels", "python_bindings", "benchmarks/*.py", "cmake")
 
@@ -21,7 +22,9 @@ PACKAGE_SOURCES = ("formats", "masks", "kernels", "python_bindings", "benchmarks
 def git(*arguments: str) -> str:
     """What git prints; nothing where the sources are a copy without history."""
     try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return ""
     return done.stdout.strip()
