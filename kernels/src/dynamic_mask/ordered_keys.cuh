@@ -108,7 +108,7 @@ struct KeySegmentKeys {
   int key_segment, first, shift;
   int2 queries[kRounds];
 };
-static_assert(kKeySegmentSize == kCutPiece);
+static_assert(kKeySegmentSize == kCutKeys);
 
 static __global__ void __launch_bounds__(kKeySegmentThreads)
     count_ends(const __grid_constant__ Lists call) {

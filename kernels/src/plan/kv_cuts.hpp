@@ -9,7 +9,7 @@
 namespace fdma {
 
 /// Number of keys that are decided together: [2048 n, 2048 n + 2048).
-inline constexpr std::int32_t kCutPiece = 2048;
+inline constexpr std::int32_t kCutKeys = 2048;
 
 /// An interval of more queries than this is long, where a query sees at most `w` keys. If every key
 /// were live equally long, it would be live for w queries. `segment` is in tiles.

@@ -64,8 +64,8 @@ std::vector<WorklistEntry> cut_intervals(std::span<const std::int64_t> offsets,
   const std::size_t num_keys = offsets.empty() ? 0 : offsets.size() - 1;
   std::vector<WorklistEntry> keys;
   keys.reserve(intervals.size());
-  for (std::size_t first = 0; first < num_keys; first += kCutPiece) {
-    const std::size_t last = std::min(first + kCutPiece, num_keys);
+  for (std::size_t first = 0; first < num_keys; first += kCutKeys) {
+    const std::size_t last = std::min(first + kCutKeys, num_keys);
     const auto each = [&](const auto& visit) {
       for (std::size_t k = first; k < last; ++k) {
         for (std::int64_t i = offsets[k]; i < offsets[k + 1]; ++i) {

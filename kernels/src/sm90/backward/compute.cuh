@@ -102,7 +102,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
   const auto scores_of = [&](int scores_at, int query) {
     const int lane = lane_now(), row = group * kHalfRows + thread_now() / 32 * 16 + lane % 16;
     return base + Layout::kScores + scores_at * Layout::kScoreBytes +
-           swizzled_offset(row, query + lane / 16 * 8, Layout::kUnitKeys);
+           swizzled_offset(row, query + lane / 16 * 8, Layout::kTileGroupKeys);
   };
   const auto release_mask = [&](std::uint32_t words) {
     release(base + Layout::kMaskEmpty +
@@ -206,7 +206,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
                        "compute: keys full");
     ptx::mbarrier_wait(base + Layout::kKvEmpty, ~tile_groups.count & 1, "compute: K and V empty");
     const int lane = lane_now(), row = group * kHalfRows + thread_now() / 32 * kWarpRows;
-    const int2 place = load_words2(entries() + 8 * Layout::kUnitKeys);
+    const int2 place = load_words2(entries() + 8 * Layout::kTileGroupKeys);
     copy_worklist_rows<Layout::kPanelsQk>(base + Layout::kK, p.worklist.k, place, entries(), row,
                                           lane);
     copy_worklist_rows<Layout::kPanelsV>(base + Layout::kV, p.worklist.v, place, entries(), row,
@@ -281,7 +281,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
       const int lane = lane_now(),
                 row = group * kHalfRows + thread_now() / 32 * kWarpRows + lane % 16;
       ptx::ldmatrix_x4(
-          base + Layout::kK + swizzled_offset(row, 16 * i + lane / 16 * 8, Layout::kUnitKeys),
+          base + Layout::kK + swizzled_offset(row, 16 * i + lane / 16 * 8, Layout::kTileGroupKeys),
           held_k[i]);
     }
     uint4 step = wait_for_step();
@@ -318,7 +318,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
           ScoreProduct::template registers<ptx::Major::k>(s, held_k[i], q_step, i != 0);
         } else {
           ScoreProduct::template shared<ptx::Major::k, ptx::Major::k>(
-              s, k_rows + k_major_advance(i, Layout::kUnitKeys), q_step, i != 0);
+              s, k_rows + k_major_advance(i, Layout::kTileGroupKeys), q_step, i != 0);
         }
       }
       ptx::wgmma_commit();
@@ -328,7 +328,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
 #pragma unroll
         for (int i = 0; i < kDimV / 16; ++i) {
           ScoreProduct::template shared<ptx::Major::k, ptx::Major::k>(
-              dp, v_rows + k_major_advance(i, Layout::kUnitKeys),
+              dp, v_rows + k_major_advance(i, Layout::kTileGroupKeys),
               o_rows + stage * kOAdvance + k_major_advance(i, kQueries), i != 0);
         }
         ptx::wgmma_commit();
@@ -465,7 +465,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
         const auto issue_dq = [&](int part) {
           ptx::wgmma_fence();
 #pragma unroll
-          for (int i = 0; i < Layout::kUnitKeys / 16; ++i) {
+          for (int i = 0; i < Layout::kTileGroupKeys / 16; ++i) {
             ptx::product<T, kPartColumns>::template shared<ptx::Major::mn, ptx::Major::mn>(
                 dq, scores_t + scores_at * (Layout::kScoreBytes / 16) + mn_major_advance(i),
                 k_columns + part * (Layout::kPanelBytesKey / 16) + mn_major_advance(i), i != 0);

@@ -157,7 +157,7 @@ __device__ __forceinline__ void make_tile_group_masks(const BackwardParams& p, s
   };
   for (std::uint32_t num_masks = 0, num_units = 0;; ++num_units) {
     ptx::mbarrier_wait(base + Layout::kWorkTileFull + 8 * (num_units % Layout::kWorkTileSlots),
-                       num_units / Layout::kWorkTileSlots & 1, "mask: item full");
+                       num_units / Layout::kWorkTileSlots & 1, "mask: work tile full");
     if (load_word(work_tile_slot(num_units) + BroadcastTileAt::kNumTiles) == kNoWorkTile) return;
 #pragma unroll 1
     for (int g = 0; g < p.group_size; ++g) {
@@ -386,7 +386,7 @@ __device__ __forceinline__ void run_helper_warp(const BackwardParams& p, std::ui
       if (has_zero_fill() && lane == 0) {
         const int2 place =
             load_words2(base + Layout::kEntries + key_ring.stage() * Layout::kEntryBytes +
-                        8 * Layout::kUnitKeys);
+                        8 * Layout::kTileGroupKeys);
         zero_fill.look_ahead(place.x * p.zero_fill.heads_kv + place.y);
       }
       if (lane == 0) store_word(base + Layout::kServed + 8, static_cast<int>(key_ring.count + 1));
@@ -463,7 +463,7 @@ class TileGroupLoader {
   }
   __device__ __forceinline__ bool wait_for_tile_group() const {
     ptx::mbarrier_wait(base_ + Layout::kWorkTileFull + 8 * work_tile_ring_.stage(),
-                       work_tile_ring_.phase(), "load: item full");
+                       work_tile_ring_.phase(), "load: work tile full");
     return load_word(work_tile_slot() + BroadcastTileAt::kNumTiles) != kNoWorkTile;
   }
 
@@ -520,7 +520,7 @@ class TileGroupLoader {
     const std::uint32_t k = base_ + Layout::kK, v = base_ + Layout::kV;
     const std::uint32_t k_full =
         begin_copy(base_ + Layout::kKFull, k, Layout::kKBytes, Layout::kPanelsQk, num_left,
-                   Layout::kUnitKeys, p.k_rows > tile_group.q_len);
+                   Layout::kTileGroupKeys, p.k_rows > tile_group.q_len);
 #pragma unroll
     for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
       ptx::tma_load_5d(k + panel * Layout::kPanelBytesKey, &p.k, k_full, panel * kPanelColumns, 0,
@@ -528,7 +528,7 @@ class TileGroupLoader {
     }
     const std::uint32_t v_full =
         begin_copy(base_ + Layout::kVFull, v, Layout::kVBytes, Layout::kPanelsV, num_left,
-                   Layout::kUnitKeys, p.v_rows > tile_group.q_len);
+                   Layout::kTileGroupKeys, p.v_rows > tile_group.q_len);
 #pragma unroll
     for (int panel = 0; panel < Layout::kPanelsV; ++panel) {
       ptx::tma_load_5d(v + panel * Layout::kPanelBytesKey, &p.v, v_full, panel * kPanelColumns, 0,

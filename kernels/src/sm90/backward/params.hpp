@@ -196,7 +196,7 @@ struct BackwardLayout {
   static constexpr int kPanelsV = (kDimV + 63) / 64;
   static constexpr int kStepQueries = kDimQk == 64 && kDimV == 64 ? 128 : 64;
   static constexpr int kStepsOfTile = kTileKeys / kStepQueries;  ///< a tile has 128 columns
-  static constexpr int kUnitKeys = kTileRows;
+  static constexpr int kTileGroupKeys = kTileRows;
   static constexpr int kStages = kDimQk > 128 ? 1 : 2;
   static constexpr int kMaskSlots = 2 * kMaskWarps;
   static constexpr int kWorkTileSlots = 2;
@@ -218,7 +218,7 @@ struct BackwardLayout {
   /// whose bandwidth would bound it.
   static constexpr bool kHoldsKeys = kDimQk == 128 && kDimV == 128;
 
-  static constexpr int kPanelBytesKey = kUnitKeys * 128;
+  static constexpr int kPanelBytesKey = kTileGroupKeys * 128;
   static constexpr int kPanelBytesQuery = kStepQueries * 128;
   static constexpr int kKBytes = kPanelsQk * kPanelBytesKey;
   static constexpr int kVBytes = kPanelsV * kPanelBytesKey;
@@ -249,7 +249,7 @@ struct BackwardLayout {
   /// head; biases times log2(e). When a slot is written, at most the end of the tile group two
   /// before has not been reached.
   static constexpr int kKeySlots = 4;
-  static constexpr int kEntryBytes = 8 * kUnitKeys + 16, kBiasBytes = 4 * kUnitKeys;
+  static constexpr int kEntryBytes = 8 * kTileGroupKeys + 16, kBiasBytes = 4 * kTileGroupKeys;
   static constexpr int kEntries = kBiasAccum + 8 * 2 * kWarpgroupThreads;
   static constexpr int kBiases = kEntries + kKeySlots * kEntryBytes;
   /// For each mask slot: which quarters have a cell (quarters_with_cells).

@@ -90,7 +90,7 @@ __device__ __forceinline__ void make_listed_masks(const BackwardParams& p, std::
   int dq_position = 0;
   for (;; work_tile_ring.advance()) {
     ptx::mbarrier_wait(base + Layout::kWorkTileFull + 8 * work_tile_ring.stage(),
-                       work_tile_ring.phase(), "mask: item full");
+                       work_tile_ring.phase(), "mask: work tile full");
     const BroadcastTile tile_group =
         read_work_tile(base + Layout::kItem + work_tile_ring.stage() * Layout::kWorkTileSlotBytes);
     if (tile_group.num_tiles == kNoWorkTile) return;
@@ -164,7 +164,7 @@ __device__ __forceinline__ void look_up_keys(const BackwardParams& p, std::uint3
     store_words2(entries + 8 * at, keys[i].x, keys[i].w);
   }
   if (lane == 0)
-    store_words2(entries + 8 * Layout::kUnitKeys, tile_group.batch, tile_group.kv_head);
+    store_words2(entries + 8 * Layout::kTileGroupKeys, tile_group.batch, tile_group.kv_head);
 }
 
 /// Starts copying 16 rows of worklist keys to the rows from `first_row` on of a tile. In round n

@@ -233,7 +233,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   const auto wait_for_work_tile = [&] {
     ptx::mbarrier_wait(
         base + Layout::kWorkTileFull + 8 * (work_tile_index % Layout::kWorkTileSlots),
-        ring_phase(Layout::kWorkTileSlots), "compute: item full");
+        ring_phase(Layout::kWorkTileSlots), "compute: work tile full");
     int tiles;
     asm volatile("ld.shared.b32 %0, [%1];"
                  : "=r"(tiles)
@@ -307,10 +307,10 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   const auto issue_last_out = [&](int num_keys) {
     if constexpr (!kGather) return issue_out();
     wait_for_values();
-    multiply_values(0, kUnitKeys);
+    multiply_values(0, kCopyKeys);
 #pragma unroll
-    for (int key = kUnitKeys; key < kStepKeys; key += kUnitKeys) {
-      if (key < num_keys) multiply_values(key, key + kUnitKeys);
+    for (int key = kCopyKeys; key < kStepKeys; key += kCopyKeys) {
+      if (key < num_keys) multiply_values(key, key + kCopyKeys);
     }
     ptx::wgmma_fence();
     ptx::wgmma_commit();

@@ -86,7 +86,7 @@ __device__ __forceinline__ GatherDescriptor take_gather(const ForwardParams& p,
   part.num_full = list.w - first_chunk * kTileKeys;
   if (part.num_entries > 0) {
     const int last_entries = (part.num_entries - 1) % kTileKeys + 1;
-    part.last_keys = (last_entries + kUnitKeys - 1) / kUnitKeys * kUnitKeys;
+    part.last_keys = (last_entries + kCopyKeys - 1) / kCopyKeys * kCopyKeys;
   }
   part.place = place + static_cast<std::uint32_t>(first_chunk * kTileKeys);
   if (work_tile.num_tiles == 0) {
@@ -254,7 +254,7 @@ __device__ __forceinline__ void copy_rows(std::uint32_t to, const std::uint8_t* 
 #pragma unroll
   for (int round = 0; round < kStepKeys / kCopyRows; ++round) {
     const int row_begin = round * kCopyRows;
-    if (row_begin > 0 && row_begin % kUnitKeys == 0 && row_begin >= num_entries) break;
+    if (row_begin > 0 && row_begin % kCopyKeys == 0 && row_begin >= num_entries) break;
     const auto key = static_cast<std::uint32_t>(__shfl_sync(~0u, own_key, round, kRowThreads));
     const std::uint8_t* row = from + key * static_cast<std::uint64_t>(row_stride);
 #pragma unroll
@@ -351,7 +351,7 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
     const int work_tile_stage = work_tile_index % Layout::kWorkTileSlots;
     ptx::mbarrier_wait(base + Layout::kWorkTileFull + 8 * work_tile_stage,
                        static_cast<std::uint32_t>(work_tile_index / Layout::kWorkTileSlots) & 1,
-                       "gather: item full");
+                       "gather: work tile full");
     const std::uint32_t slot = base + Layout::kItem + work_tile_stage * Layout::kWorkTileSlotBytes;
     const uint4 header = load_words(slot), tail = load_words(slot + 48);
     const GatherDescriptor part = read_gather(slot + Layout::kWorkTileGather);

@@ -273,7 +273,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     const std::uint32_t slot =
         base + Layout::kItem + work_tile_ring.stage * Layout::kWorkTileSlotBytes;
     ptx::mbarrier_wait(base + Layout::kWorkTileEmpty + 8 * work_tile_ring.stage,
-                       work_tile_ring.phase ^ 1, "load: item empty");
+                       work_tile_ring.phase ^ 1, "load: work tile empty");
     if (next.num_tiles != kNoWorkTile) {
       work_tile.kv_head = next.head / p.group_size;
       work_tile.head_in_group = next.head - work_tile.kv_head * p.group_size;
@@ -456,7 +456,7 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
   std::uint32_t tail_phases = 0;  // phases of this warp's barriers kVTail, one bit per stage
   for (;;) {
     ptx::mbarrier_wait(base + Layout::kWorkTileFull + 8 * work_tile_ring.stage,
-                       work_tile_ring.phase, "mask: item full");
+                       work_tile_ring.phase, "mask: work tile full");
     const std::uint32_t work_tile_slot =
         base + Layout::kItem + work_tile_ring.stage * Layout::kWorkTileSlotBytes;
     // Other members of the work tile are read anew where they are needed, because they would take

@@ -53,8 +53,8 @@ struct ForwardParams {
 
 inline constexpr int kTileRows = 128;
 inline constexpr int kTileKeys = 128;
-/// The last index tile of a kv index list is copied in whole units
-inline constexpr int kUnitKeys = 32;
+/// The keys of the last index tile of a kv index list are copied by this many at a time
+inline constexpr int kCopyKeys = 32;
 inline constexpr int kHalfRows = 64;  ///< rows of one of the two computing warpgroups
 inline constexpr int kForwardThreads = 384;
 inline constexpr int kGatherWarps = 4;  ///< additional warps of the gathering kernels

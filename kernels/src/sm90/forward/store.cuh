@@ -36,7 +36,7 @@ __device__ __forceinline__ void store_tiles(const ForwardParams& p, std::uint32_
   ptx::Ring<Layout::kWorkTileSlots> work_tile_ring;
   for (;;) {
     ptx::mbarrier_wait(base + Layout::kWorkTileFull + 8 * work_tile_ring.stage,
-                       work_tile_ring.phase, "store: item full");
+                       work_tile_ring.phase, "store: work tile full");
     const BroadcastTile work_tile =
         read_work_tile(base + Layout::kItem + work_tile_ring.stage * Layout::kWorkTileSlotBytes);
     ptx::mbarrier_arrive(base + Layout::kWorkTileEmpty + 8 * work_tile_ring.stage);
