@@ -1,5 +1,12 @@
 """
-FDMA: masks compiled from short expressions, and attention that touches only what they keep
+FDMA: masks compiled from short expressions, and attention that touches only
+what they keep.
+
+This module is private; the package fdma is its interface. MaskSyntaxError
+means a specification that cannot be parsed, ValueError a wrong argument or
+shape, NotImplementedError a call that this build, this device or these
+tensors do not allow, MemoryError a result that does not fit, OSError a file
+that cannot be read, and RuntimeError an error of CUDA.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +23,13 @@ class _CudaStream(Protocol):
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
 Array = _DLPack | Buffer
-"""What FDMA reads: an array of NumPy, PyTorch, JAX, CuPy, .., or any Python buffer."""
+"""An array that FDMA reads: of NumPy, PyTorch, JAX, CuPy, .., or any Python buffer."""
 
 _Stream = int | _CudaStream
 """A cudaStream_t as a number, or an object that has one."""
 
 class NewArray:
-    """What FDMA allocates: numpy.asarray(x), torch.from_dlpack(x), .. share its memory."""
+    """An array that FDMA allocates. numpy.asarray(x) and torch.from_dlpack(x) share its memory."""
 
     def __dlpack__(
         self,
@@ -47,89 +54,123 @@ class MaskSyntaxError(ValueError): ...
 
 def bfloat16_from_bits(bits: NDArray[numpy.uint16]) -> NewArray:
     """
-    The memory of a writable uint16 array as bfloat16, for NumPy, which has none: an object with __dlpack__.
+    An object with __dlpack__ that gives the memory of a writable uint16 array
+    as bfloat16.
+
+    NumPy has no bfloat16. Nothing is copied.
     """
 
 def bits_from_bfloat16(array: Array) -> NDArray[numpy.uint16]:
-    """The memory of a writable bfloat16 array as a NumPy array of uint16."""
+    """
+    A NumPy array of uint16 on the memory of a writable bfloat16 array. Nothing
+    is copied.
+    """
 
 class BlockMask:
-    """A compiled mask; compile() makes them."""
+    """A compiled mask, which does not change. compile() makes it."""
 
     @property
-    def format(self) -> _Format: ...
+    def format(self) -> _Format:
+        """The name of the stored format."""
+
     @property
-    def block(self) -> tuple[int, int]: ...
+    def block(self) -> tuple[int, int]:
+        """The sides (queries, keys) of a block."""
+
     @property
     def q_len(self) -> int:
-        """The longest one."""
+        """The largest number of queries of a batch element."""
 
     @property
     def kv_len(self) -> int:
-        """The longest one."""
+        """The largest number of keys of a batch element."""
 
     @property
     def q_lens(self) -> list[int]:
-        """One for all batch elements, or one for each."""
+        """The number of queries of all batch elements, or of each."""
 
     @property
     def kv_lens(self) -> list[int]:
-        """One for all batch elements, or one for each."""
+        """The number of keys of all batch elements, or of each."""
 
     @property
-    def num_batches(self) -> int: ...
+    def num_batches(self) -> int:
+        """The number of batch elements."""
+
     @property
-    def num_heads(self) -> int: ...
+    def num_heads(self) -> int:
+        """The number of heads."""
+
     @property
     def num_groups(self) -> int:
-        """Different masks among the (batch, head) pairs."""
+        """The number of different masks among the (batch element, head) pairs."""
 
     @property
     def num_cells(self) -> int:
-        """Query-key pairs that exist."""
+        """
+        The number of (query, key) pairs that exist, over all batch elements and
+        heads.
+        """
 
     @property
     def origin(self) -> tuple[int, int, int, int]:
-        """Where a crop lay: (q, kv, batch, head) offsets."""
+        """
+        The offsets (q, kv, batch, head) at which a crop lay in the mask that it was
+        cut from.
+        """
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes of the arrays that the mask holds."""
+
     @property
-    def spec(self) -> str: ...
+    def spec(self) -> str:
+        """
+        The specification from which the mask was compiled; empty if there was none.
+        """
+
     @property
     def is_per_batch(self) -> bool:
-        """It was written with b."""
+        """True if the specification uses the batch index b."""
 
     @property
     def is_per_head(self) -> bool:
-        """It was written with h."""
+        """True if the specification uses the head index h."""
 
     @property
     def counts(self) -> dict[str, int]:
         """
-        Tiles by class and allowed pairs, over all batch elements and heads; counted anew at each call.
+        The numbers of tiles of each class and of allowed pairs, over all batch
+        elements and heads.
+
+        Each call counts them anew.
         """
 
     @property
     def counts_of_groups(self) -> list[dict[str, int]]:
-        """The same of each group."""
+        """The counts of each group, as `counts` has them for the mask."""
 
     def to_format(self, format: _Format, block: tuple[int, int]) -> BlockMask:
-        """The same cells in another format or other blocks."""
+        """Returns the same cells in another format or with other block sides."""
 
     def combine(
         self, other: BlockMask, operation: Literal["and", "or", "minus", "xor"]
     ) -> BlockMask:
-        """'and', 'or', 'minus' or 'xor' of two masks, as segments."""
+        """
+        Returns the 'and', 'or', 'minus' or 'xor' of two masks, in format 'segment'.
+        """
 
     def complement(self) -> BlockMask:
-        """The cells that exist and are not in the mask."""
+        """Returns the mask of the cells that exist and are not in this mask."""
 
     def shift(self, dq: int, dk: int) -> BlockMask:
-        """Every cell moved; lengths stay."""
+        """
+        Returns the mask with every cell moved by dq queries and dk keys. Lengths
+        stay as they are.
+        """
 
     def transpose(self) -> BlockMask:
-        """Query rows and keys swapped."""
+        """Returns the mask with queries and keys swapped."""
 
     def crop(
         self,
@@ -142,44 +183,65 @@ class BlockMask:
         head_begin: int,
         head_end: int,
     ) -> BlockMask:
-        """A window as a mask of its own, in the same format."""
+        """
+        Returns a window as a mask of its own, in the same format. Each range is
+        half-open.
+        """
 
     def select(self, batch_begin: int, batch_end: int, head_begin: int, head_end: int) -> BlockMask:
-        """Some batch elements and heads, whole."""
+        """
+        Returns a half-open range of batch elements and one of heads, at full
+        lengths.
+        """
 
     @staticmethod
     def stack(masks: Sequence[BlockMask]) -> BlockMask:
         """
-        The batch elements of several masks of one format, block and number of heads.
+        Returns one mask with the batch elements of several masks, in their order.
+
+        The masks have the same format, block sides and number of heads; otherwise
+        ValueError is raised.
         """
 
     def equal_cells(self, other: BlockMask) -> bool:
-        """Counts, lengths and cells are the same."""
+        """True if both masks have the same counts, lengths and cells."""
 
     def content_hash(self) -> str:
-        """32 hexadecimal digits over everything stored but the spec."""
+        """
+        The hash of everything that is stored except the spec, as 32 hexadecimal
+        digits.
+        """
 
     def mask_hash(self) -> str:
-        """32 hexadecimal digits over counts, lengths and cells."""
+        """The hash of counts, lengths and cells, as 32 hexadecimal digits."""
 
     def check_serves(self, batch: int, heads: int, name: str = "mask") -> None:
         """
-        ValueError where a mask that was written with b or h and compiled for one element or head would serve several.
+        Raises ValueError if the mask cannot be used for tensors of `batch` elements
+        and `heads` heads.
+
+        A mask whose specification uses b or h and that was compiled for one element
+        or head holds for that one only. `name` stands for the mask in the message.
         """
 
     def validate(self, level: Literal["sizes", "structure", "canonical"]) -> None:
         """
-        ValueError for the first inconsistency; level is 'sizes', 'structure' or 'canonical'.
+        Raises ValueError for the first inconsistency. level is 'sizes', 'structure'
+        or 'canonical'.
         """
 
     def __repr__(self) -> str: ...
     @property
     def group_of(self) -> NDArray[numpy.int32]:
-        """int32 [num_batches, num_heads]: which group each pair has. Read-only."""
+        """
+        The group of each (batch element, head) pair, int32 [num_batches,
+        num_heads]. It is read-only.
+        """
 
     def arrays(self) -> list[dict[str, NDArray[Any]]]:
         """
-        Of each group its arrays by name, as mask files hold them. Read-only, not copied.
+        Returns the arrays of each group by their names in mask files. They are
+        read-only views.
         """
 
     @staticmethod
@@ -199,7 +261,9 @@ class BlockMask:
         is_per_head: bool = False,
     ) -> BlockMask:
         """
-        The mask of such arrays, copied; ValueError names what is inconsistent.
+        Returns the mask of arrays as `arrays` gives them, and copies them.
+
+        ValueError names the first inconsistency.
         """
 
     def to_dense(
@@ -210,12 +274,22 @@ class BlockMask:
         max_bytes: int = 1 << 32,
     ) -> NDArray[numpy.bool_]:
         """
-        Every cell, as a boolean NumPy array [batches, heads, q_len, kv_len]; cells past an element's lengths are False.
+        Returns every cell as booleans [batches, heads, q_len, kv_len].
+
+        `batch` and `heads` are half-open ranges; None means all. Cells past the
+        lengths of a batch element are False. MemoryError is raised if the result
+        takes more than max_bytes bytes.
         """
 
     @staticmethod
     def from_dense(cells: Array, *, block: tuple[int, int], format: _Format) -> BlockMask:
-        """The mask of an array of booleans, or of uint8 0 and 1."""
+        """
+        Returns the mask of an array of booleans, or of uint8 with the values 0 and
+        1.
+
+        The shape of cells is [q_len, kv_len], [batch, q_len, kv_len] or [batch,
+        heads, q_len, kv_len].
+        """
 
     def to_columns(
         self,
@@ -225,7 +299,12 @@ class BlockMask:
         max_bytes: int = 1 << 32,
     ) -> tuple[NDArray[numpy.int32], NDArray[numpy.int32]]:
         """
-        (begin, end), int32 [batches, heads, n, kv_len]: the query intervals of each key.
+        Returns the query intervals of each key as (begin, end), each int32
+        [batches, heads, n, kv_len].
+
+        An interval is half-open. `batch` and `heads` are half-open ranges; None
+        means all. MemoryError is raised if the result takes more than max_bytes
+        bytes.
         """
 
     @staticmethod
@@ -238,23 +317,40 @@ class BlockMask:
         block: tuple[int, int],
         format: _Format,
     ) -> BlockMask:
-        """The mask whose keys are seen by the union of their query intervals."""
+        """
+        Returns the mask in which the union of its query intervals sees each key.
+
+        begin and end are int32 or int64 [batch, heads, n, kv_len]; the intervals
+        are half-open.
+        """
 
     def difference_from(self, other: BlockMask, max_tiles: int) -> dict[str, Any]:
         """
-        How two masks differ: counts of cells and tiles (in this mask's blocks), the first tiles and the first cell.
+        Returns the difference of two masks as a dict.
+
+        only_in_a and only_in_b count the cells of one mask alone, and num_tiles the
+        tiles that differ, in blocks of this mask. tiles holds at most max_tiles of
+        these tiles as (batch, head, row, column). first_cell is (batch, head, q, k,
+        whether this mask has it), or None. shape_reason is not empty if counts or
+        lengths differ; no cell is then compared.
         """
 
 def stored_array_specs(
     format: str, q_len: int, kv_len: int, block: tuple[int, int]
 ) -> list[tuple[str, str, int | None, int, int]]:
     """
-    Name, element type, width (None: one dimension), least and most rows of each array of a group.
+    Returns (name, element type, width, least rows, most rows) of each array of
+    a group.
+
+    The width is None for an array of one dimension.
     """
 
 def to_dense(mask: BlockMask, *, max_bytes: int = 1 << 32) -> NDArray[numpy.bool_]:
     """
-    Every cell, as a boolean NumPy array [num_batches, num_heads, q_len, kv_len]; cells past an element's lengths are False.
+    Returns every cell as booleans [num_batches, num_heads, q_len, kv_len].
+
+    Cells past the lengths of a batch element are False. MemoryError is raised
+    if the result takes more than max_bytes bytes.
     """
 
 def compile(
@@ -270,36 +366,65 @@ def compile(
     timeout: float | None = None,
     max_work: int | None = None,
 ) -> BlockMask:
-    """The exact compiled mask of a specification, given as text or finished."""
+    """
+    Returns the exact compiled mask of a specification, which is a text or a
+    finished expression.
+
+    q_len and kv_len are one length or one for each batch element; kv_len
+    defaults to q_len. tables holds the arrays that the specification reads.
+    num_threads counts threads of the CPU; 0 means all. timeout is in seconds;
+    TimeoutError is raised after it. max_work counts operations in the bodies of
+    loops; NotImplementedError is raised for a mask that takes more.
+    """
 
 class AttentionPlan:
-    """What will run; make_plan() makes them."""
+    """
+    What will run for a mask and the shapes of the tensors. make_plan() makes
+    it.
+    """
 
     @property
-    def backend(self) -> str: ...
+    def backend(self) -> str:
+        """The name of the backend that runs the plan."""
+
     @property
-    def tile(self) -> tuple[int, int]: ...
+    def tile(self) -> tuple[int, int]:
+        """The sides (queries, keys) of a tile."""
+
     @property
     def heads_per_tile(self) -> int:
         """
-        Query heads that share a tile, whose rows are then tile[0] for each of them.
+        The number of query heads that share a tile. Such a tile has tile[0] rows
+        for each of them.
         """
 
     @property
-    def num_items(self) -> int: ...
-    @property
-    def num_split_rows(self) -> int:
-        """Query tiles whose keys are split over several items."""
+    def num_work_tiles(self) -> int:
+        """The number of work tiles."""
 
     @property
-    def form(self) -> str: ...
+    def num_split_rows(self) -> int:
+        """
+        The number of query tiles whose keys are split over several work tiles.
+        """
+
     @property
-    def direction(self) -> str: ...
+    def form(self) -> str:
+        """How the plan holds the mask: 'segments' or 'parametric'."""
+
     @property
-    def nbytes(self) -> int: ...
+    def direction(self) -> str:
+        """'forward' or 'backward'."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the plan holds."""
+
     @property
     def counts(self) -> dict[str, int]:
-        """Tiles and index tiles over all items."""
+        """
+        The numbers of tiles of each kind and of index tiles, over all work tiles.
+        """
 
     def __str__(self) -> str: ...
 
@@ -325,7 +450,17 @@ def make_plan(
     num_threads: int = 0,
 ) -> AttentionPlan:
     """
-    The plan of a mask for tensors of a shape, to be used by many calls of attention. form='parametric' keeps the mask in closed form: calls may bring lengths and documents. direction='backward' is for attention_backward_call. num_threads make it (0: all) and do not change it.
+    Returns the plan of a mask for the shapes of q, k and v. Any number of calls
+    may use it.
+
+    form='parametric' keeps the mask in closed form, and each call may then
+    bring its own lengths and documents. direction='backward' makes a plan for
+    attention_backward_call. tile is (queries, keys); (0, 0) leaves the choice
+    to the backend. num_workers counts the workers that rows are split for; 0
+    means 132 on a GPU. num_threads counts the threads of the CPU that make the
+    plan (0 means all) and does not change it. ValueError is raised for counts
+    of heads or batch elements that do not fit the mask, NotImplementedError for
+    a plan that the backend does not run.
     """
 
 @overload
@@ -347,7 +482,18 @@ def attention(
     cu_seqlens: Array | None = None,
 ) -> tuple[NewArray, NewArray]:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a closed-form plan.
+    Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
+    log-sum-exp of each row.
+
+    q is [batch, q_len, heads_q, head_dim], k [batch, kv_len, heads_kv,
+    head_dim] and v [batch, kv_len, heads_kv, head_dim_v], in float32, float16
+    or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
+    q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
+    -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
+    mask is a BlockMask, an AttentionPlan or a DevicePlan. The int32 arrays
+    q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
+    documents + 1], lie on the device of q and replace the lengths and documents
+    of a closed-form plan.
     """
 
 @overload
@@ -369,7 +515,18 @@ def attention(
     cu_seqlens: Array | None = None,
 ) -> NewArray:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a closed-form plan.
+    Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
+    log-sum-exp of each row.
+
+    q is [batch, q_len, heads_q, head_dim], k [batch, kv_len, heads_kv,
+    head_dim] and v [batch, kv_len, heads_kv, head_dim_v], in float32, float16
+    or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
+    q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
+    -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
+    mask is a BlockMask, an AttentionPlan or a DevicePlan. The int32 arrays
+    q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
+    documents + 1], lie on the device of q and replace the lengths and documents
+    of a closed-form plan.
     """
 
 @overload
@@ -391,7 +548,18 @@ def attention(
     cu_seqlens: Array | None = None,
 ) -> tuple[_Out, NewArray]:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a closed-form plan.
+    Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
+    log-sum-exp of each row.
+
+    q is [batch, q_len, heads_q, head_dim], k [batch, kv_len, heads_kv,
+    head_dim] and v [batch, kv_len, heads_kv, head_dim_v], in float32, float16
+    or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
+    q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
+    -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
+    mask is a BlockMask, an AttentionPlan or a DevicePlan. The int32 arrays
+    q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
+    documents + 1], lie on the device of q and replace the lengths and documents
+    of a closed-form plan.
     """
 
 @overload
@@ -413,7 +581,18 @@ def attention(
     cu_seqlens: Array | None = None,
 ) -> _Out:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a closed-form plan.
+    Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
+    log-sum-exp of each row.
+
+    q is [batch, q_len, heads_q, head_dim], k [batch, kv_len, heads_kv,
+    head_dim] and v [batch, kv_len, heads_kv, head_dim_v], in float32, float16
+    or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
+    q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
+    -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
+    mask is a BlockMask, an AttentionPlan or a DevicePlan. The int32 arrays
+    q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
+    documents + 1], lie on the device of q and replace the lengths and documents
+    of a closed-form plan.
     """
 
 @overload
@@ -435,7 +614,18 @@ def attention(
     cu_seqlens: Array | None = None,
 ) -> tuple[NewArray, _Lse]:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a closed-form plan.
+    Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
+    log-sum-exp of each row.
+
+    q is [batch, q_len, heads_q, head_dim], k [batch, kv_len, heads_kv,
+    head_dim] and v [batch, kv_len, heads_kv, head_dim_v], in float32, float16
+    or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
+    q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
+    -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
+    mask is a BlockMask, an AttentionPlan or a DevicePlan. The int32 arrays
+    q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
+    documents + 1], lie on the device of q and replace the lengths and documents
+    of a closed-form plan.
     """
 
 @overload
@@ -457,25 +647,43 @@ def attention(
     cu_seqlens: Array | None = None,
 ) -> tuple[_Out, _Lse]:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a closed-form plan.
+    Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
+    log-sum-exp of each row.
+
+    q is [batch, q_len, heads_q, head_dim], k [batch, kv_len, heads_kv,
+    head_dim] and v [batch, kv_len, heads_kv, head_dim_v], in float32, float16
+    or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
+    q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
+    -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
+    mask is a BlockMask, an AttentionPlan or a DevicePlan. The int32 arrays
+    q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
+    documents + 1], lie on the device of q and replace the lengths and documents
+    of a closed-form plan.
     """
 
 def cpu_target() -> str:
-    """The instruction set that the CPU backend runs with here."""
+    """
+    Returns the name of the instruction set with which the CPU backend runs
+    here.
+    """
 
 def available_backends() -> list[str]:
-    """The backends that can run here."""
+    """Returns the names of the backends that can run here."""
 
 class DevicePlan:
-    """A plan in the memory of a GPU; upload() makes them."""
+    """A plan in the memory of a GPU. upload() makes it."""
 
     @property
-    def device(self) -> int: ...
+    def device(self) -> int:
+        """The index of the GPU."""
+
     @property
-    def tile(self) -> tuple[int, int]: ...
+    def tile(self) -> tuple[int, int]:
+        """The sides (queries, keys) of a tile."""
+
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory, workspaces apart."""
+        """Bytes of device memory without the workspaces."""
 
     @property
     def launch_nbytes(self) -> int:
@@ -484,13 +692,18 @@ class DevicePlan:
     @property
     def workspace_nbytes(self) -> int:
         """
-        Bytes of its own workspaces so far: one for each stream and each graph capture of `attention`, one for each capture of `attention_call`, whose streams share theirs among plans.
+        Bytes of the workspaces that the plan owns so far.
+
+        `attention` has one workspace for each stream and each graph capture.
+        `attention_call` has one for each graph capture; its streams share theirs
+        among plans, and those are not counted.
         """
 
     @property
     def is_captured(self) -> bool:
         """
-        Whether a CUDA graph holds a call by it, for as long as which it has to live.
+        True if a CUDA graph holds a call by this plan. The plan must live as long
+        as the graph.
         """
 
     def __repr__(self) -> str: ...
@@ -504,7 +717,13 @@ def upload(
     deterministic: bool = False,
 ) -> DevicePlan:
     """
-    Copies a plan for sm90 to a GPU, the current one unless `device` says which; with waits it is there on return, for every stream; a backward plan with what deterministic calls need if so asked.
+    Copies a plan for sm90 to a GPU and returns it.
+
+    device is the index of the GPU; None means the current one. The copy is
+    ordered in `stream`; with waits=True it is complete on return, for every
+    stream. deterministic=True also copies what deterministic calls of a
+    backward plan need. NotImplementedError is raised for a plan of another
+    backend or a GPU of another architecture.
     """
 
 def attention_call(
@@ -522,7 +741,19 @@ def attention_call(
     stream: _Stream | None = None,
 ) -> int:
     """
-    Attention by a plan for these tensors into out and lse, which nothing else uses and which lie without gaps; rows past lengths are 0 and -inf. heads_first: q, k, v, out are [batch, heads, len, head_dim]. out_low: like out, of 16 bits; its low half, for attention_backward_call. num_threads: of the CPU; 0: all. Returns 0; or, having done nothing, a bit for each of q, k, v, key_bias that has to be made contiguous first. Gradients are the caller's affair.
+    Computes attention by a plan into out and lse, and returns 0.
+
+    q, k, v and out are [batch, len, heads, head_dim], or [batch, heads, len,
+    head_dim] with heads_first. key_bias is float32 [batch, heads_kv, kv_len]
+    and lse float32 [batch, heads_q, q_len]. out and lse are contiguous and
+    overlap no other tensor. Rows past the lengths become 0 in out and -inf in
+    lse. softmax_scale 0 means 1 / sqrt(head_dim). out_low has the shape and
+    type of out, of 16 bits; it receives the low half of O for
+    attention_backward_call. num_threads counts threads of the CPU; 0 means all.
+
+    If kernels cannot read some of the tensors with their strides, nothing is
+    written and the result has bit i set for the i-th of q, k, v, key_bias that
+    must be made contiguous. The caller computes gradients.
     """
 
 def attention_backward_call(
@@ -548,20 +779,41 @@ def attention_backward_call(
     stream: _Stream | None = None,
 ) -> int:
     """
-    The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv and, where wanted, dkey_bias. workspace: of a plan on a GPU, plan.launch_nbytes bytes that nothing else uses on that stream meanwhile; None: the plan's own. out_low: of attention_call; without it a gradient of a bias, and those of few queries, cost a pass over all keys more. num_threads: of the CPU; 0: all. Returns 0; or, having done nothing, a bit for each of q, k, v, key_bias, dout, dlse that has to be made contiguous first.
+    Computes the gradients of attention_call into dq, dk, dv and dkey_bias, and
+    returns 0.
+
+    plan has direction 'backward'. dq, dk, dv and dout have the shapes of q, k,
+    v and out, dkey_bias and dlse those of key_bias and lse. dkey_bias None
+    means that this gradient is not wanted, dlse None that it is 0. out_low is
+    that of attention_call; without it a gradient of a bias, and gradients of
+    few queries, take one more pass over all keys. On a GPU workspace has
+    plan.launch_nbytes bytes that nothing else uses on the stream during the
+    call; None means the plan's own. num_threads counts threads of the CPU; 0
+    means all.
+
+    If kernels cannot read some of the tensors with their strides, nothing is
+    written and the result has bit i set for the i-th of q, k, v, key_bias,
+    dout, dlse that must be made contiguous.
     """
 
 def release_workspaces() -> None:
-    """Lets go of the workspaces that attention_call's streams share."""
+    """Frees the workspaces that the streams of attention_call share."""
 
 class CachedCalls:
     """
-    Calls of attention on PyTorch's tensors that were made before: by the number of the mask and by what q, k, v and the bias show.
+    A cache of the plans of calls on PyTorch's tensors.
+
+    The key of a call is the number of its mask and the descriptors of q, k, v
+    and the bias.
     """
 
     def __init__(self, empty_like: object, contiguous: object, new_outputs: object) -> None:
         """
-        empty_like, and the memory format: PyTorch's. new_outputs(q, k, v, heads_first, with_lse): (out, lse or None) where no tensor like q will do.
+        Takes the functions that allocate results.
+
+        empty_like is torch.empty_like, and contiguous is torch.contiguous_format.
+        new_outputs(q, k, v, heads_first, with_lse) returns (out, lse or None); it
+        is called where a tensor like q cannot hold the result.
         """
 
     def add(
@@ -578,7 +830,11 @@ class CachedCalls:
         lse_like: object,
     ) -> bool:
         """
-        From now on such a call is made by entry.plan; entry.last_use is the time of its last one. lse_like: of the extents, type and place of the log-sum-exp, in whatever strides. False, having done nothing, where the tensors do not describe themselves to C.
+        Adds a call, which is then made by entry.plan, and returns True.
+
+        Each use sets entry.last_use to the time in nanoseconds. lse_like has the
+        extents, type and device of the log-sum-exp, with any strides. The result is
+        False, and nothing is added, if a tensor has no descriptor in C.
         """
 
     def find(
@@ -592,7 +848,7 @@ class CachedCalls:
         is_backward: bool,
         is_deterministic: bool,
     ) -> object:
-        """The plan of a call, or None."""
+        """Returns the plan of a call, or None if the cache does not hold it."""
 
     def run(
         self,
@@ -607,11 +863,17 @@ class CachedCalls:
         num_threads: int,
     ) -> object:
         """
-        Attention by a forward plan (added with is_deterministic=False): out, or (out, lse), by num_threads threads of the CPU (0: all). None, having done nothing, where the call is not known or its tensors cannot be read as they lie. Gradients are the caller's affair.
+        Computes attention by the cached forward plan, and returns out, or (out,
+        lse) with wants_lse.
+
+        The plan was added with is_backward=False and is_deterministic=False.
+        num_threads counts threads of the CPU; 0 means all. The result is None, and
+        nothing is computed, if the cache does not hold the call or kernels cannot
+        read its tensors with their strides. The caller computes gradients.
         """
 
     def clear(self) -> None:
-        """Lets go of all."""
+        """Removes all calls."""
 
     def __len__(self) -> int: ...
 
@@ -627,7 +889,13 @@ def zoh_scores(
     stream: _Stream | None = None,
 ) -> NewArray:
     """
-    Scores float32 [batch, heads_kv, kv_len] of values [batch, kv_len, heads_kv, head_dim].
+    Returns the scores of keys, float32 [batch, heads_kv, kv_len].
+
+    values is [batch, kv_len, heads_kv, head_dim] in float32, float16 or
+    bfloat16. dt_proj is [heads_kv, heads_kv * head_dim] or [heads_kv,
+    head_dim], and a_coef is [heads_kv]. The score is exp(A softplus(dt)), or A
+    softplus(dt) with mode='log'. num_threads counts threads of the CPU; 0 means
+    all.
     """
 
 @overload
@@ -642,7 +910,13 @@ def zoh_scores(
     stream: _Stream | None = None,
 ) -> _Out:
     """
-    Scores float32 [batch, heads_kv, kv_len] of values [batch, kv_len, heads_kv, head_dim].
+    Returns the scores of keys, float32 [batch, heads_kv, kv_len].
+
+    values is [batch, kv_len, heads_kv, head_dim] in float32, float16 or
+    bfloat16. dt_proj is [heads_kv, heads_kv * head_dim] or [heads_kv,
+    head_dim], and a_coef is [heads_kv]. The score is exp(A softplus(dt)), or A
+    softplus(dt) with mode='log'. num_threads counts threads of the CPU; 0 means
+    all.
     """
 
 def zoh_scores_backward(
@@ -661,47 +935,70 @@ def zoh_scores_backward(
     stream: _Stream | None = None,
 ) -> tuple[Array | None, Array | None, Array | None]:
     """
-    The gradients (dvalues, ddt_proj, da_coef) of zoh_scores, from those of its scores. Each goes into the array that is given, of its input's type or float32; True: a new array; False: it is not wanted and None. other_dvalues: a gradient of values that dvalues holds as well; may be dvalues itself. workspace: of CUDA tensors, zoh_backward_workspace_nbytes bytes; without it the call waits for the GPU.
+    Returns the gradients (dvalues, ddt_proj, da_coef) of zoh_scores.
+
+    dscores is the gradient of the scores, float32 [batch, heads_kv, kv_len].
+    Each gradient has the shape of its input. It is written into the array that
+    is given, which has the type of the input or float32; True asks for a new
+    array, and False for no gradient, which is returned as None. other_dvalues
+    is another gradient of values that is added to dvalues; it may be dvalues
+    itself. For CUDA tensors workspace has zoh_backward_workspace_nbytes bytes;
+    without it the call waits for the GPU.
     """
 
 def zoh_backward_workspace_nbytes(
     batch: int, kv_len: int, heads_kv: int, head_dim: int, wide: bool
 ) -> int:
     """
-    Bytes of workspace of zoh_scores_backward on a GPU; wide: dt_proj is [heads_kv, heads_kv * head_dim].
+    Returns the bytes of workspace that zoh_scores_backward needs on a GPU.
+
+    wide says that dt_proj is [heads_kv, heads_kv * head_dim].
     """
 
 OPEN_END: int = 2147483647
 
 class IncrementalTopk:
-    """Top-k selection of one row of scores that follows a growing sequence."""
+    """
+    The top-k selection of one row of scores, kept up to date while keys and
+    queries are appended.
+    """
 
     def __init__(self, w: int) -> None: ...
     def append(
         self, scores: Array, among: Array | None = None, num_queries: int | None = None
     ) -> None:
         """
-        More keys and queries. Without among key i is visible from the i-th of these queries on (causal); among, int32 [keys, 2], gives each key's queries, with OPEN_END for an end that is not known yet.
+        Appends keys with their scores, float32 [keys], and queries.
+
+        Without among there is one query for each key, and key i is visible from the
+        i-th of these queries on (causal). among is int32 [keys, 2], the half-open
+        interval of queries that see each key; OPEN_END stands for an end that is
+        not yet known. ValueError is raised for a NaN score and for a key that an
+        earlier query would see.
         """
 
     def end_group(self) -> None:
-        """No later query sees the keys so far: a document ends."""
+        """Ends a document: no later query sees the keys so far."""
 
     def live_keys(self) -> NewArray:
         """
-        The keys that later queries may keep, ascending: what a cache has to hold.
+        Returns the keys that later queries may keep, ascending, as int32. A cache
+        needs no others.
         """
 
     def dropped_keys(self) -> NewArray:
-        """The keys that the last append or end_group made dead."""
+        """Returns the keys that the last append or end_group evicted, as int32."""
 
     def intervals(self) -> NewArray:
         """
-        int32 [kv_len, 2]: the queries so far that keep each key, 0, 0 for none.
+        Returns the half-open interval of the queries so far that keep each key,
+        int32 [kv_len, 2].
+
+        The interval is (0, 0) for a key that no query keeps.
         """
 
     def state(self) -> dict[str, Any]:
-        """All that it knows: the arguments of `restore`."""
+        """Returns the whole state as a dict of the arguments of `restore`."""
 
     @staticmethod
     def restore(
@@ -718,22 +1015,36 @@ class IncrementalTopk:
         dropped: Array,
     ) -> IncrementalTopk:
         """
-        What goes on as the one that `state` was asked of. ValueError for a state that cannot be.
+        Returns a selection that continues from a state.
+
+        ValueError is raised for a state that no calls lead to.
         """
 
     @property
-    def w(self) -> int: ...
+    def w(self) -> int:
+        """The number of keys that each query keeps at most."""
+
     @property
-    def q_len(self) -> int: ...
+    def q_len(self) -> int:
+        """The number of queries so far."""
+
     @property
-    def kv_len(self) -> int: ...
+    def kv_len(self) -> int:
+        """The number of keys so far."""
+
     @property
-    def num_live_keys(self) -> int: ...
+    def num_live_keys(self) -> int:
+        """The number of keys that later queries may keep."""
+
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes that the selection holds."""
 
 class DeviceTopk:
-    """Top-k selection on a GPU among the keys of a mask, prepared once."""
+    """
+    Top-k selection on a GPU among the keys of a mask. It is prepared once for
+    many calls.
+    """
 
     def __init__(
         self,
@@ -746,19 +1057,30 @@ class DeviceTopk:
         stream: _Stream | None = None,
     ) -> None:
         """
-        Selects w keys a query among those that the mask `among` shows, for each batch element and KV head. One interval per key: causal, documents, prefixes, padding; others are an error, compile() selects among any.
+        Prepares the selection of w keys for each query, batch element and KV head.
+
+        The mask `among` says which keys a query may keep. It belongs to the
+        one-interval class, as causal, documents, prefixes and padding do; another
+        mask is a NotImplementedError, and compile() selects among its keys on the
+        host. batch and heads_kv default to those of the mask. device is the index
+        of the GPU; None means the current one.
         """
 
     def select(
         self, scores: Array, *, out: Array | None = None, stream: _Stream | None = None
     ) -> NewArray:
         """
-        int32 [batch, heads_kv, kv_len, 2] on the GPU: the queries that keep each key, 0, 0 for none; from float32 scores [batch, heads_kv, kv_len].
+        Returns the half-open interval of the queries that keep each key.
+
+        It is int32 [batch, heads_kv, kv_len, 2] on the GPU, and (0, 0) for a key
+        that no query keeps. scores is float32 [batch, heads_kv, kv_len] on the same
+        GPU.
         """
 
     def saw_nan(self, *, stream: _Stream | None = None) -> bool:
         """
-        Whether a score was NaN (it ranks lowest) since the last time this was asked.
+        True if a score was NaN since the last call of this method. A NaN ranks
+        lowest.
         """
 
     def to_mask(
@@ -770,22 +1092,32 @@ class DeviceTopk:
         stream: _Stream | None = None,
     ) -> BlockMask:
         """
-        What select() returned as a mask: waits for it and copies it to the host.
+        Returns the result of select() as a mask. The call waits for it and copies
+        it to the host.
+
+        heads_q is a multiple of heads_kv, by default heads_kv itself.
         """
 
     @property
-    def w(self) -> int: ...
+    def w(self) -> int:
+        """The number of keys that each query keeps at most."""
+
     @property
-    def device(self) -> int: ...
+    def device(self) -> int:
+        """The index of the GPU."""
+
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes of device memory without the workspaces."""
+
     @property
     def workspace_nbytes(self) -> int:
-        """Bytes of one workspace: each stream and each graph capture has one."""
+        """Bytes of one workspace. Each stream and each graph capture has one."""
 
 class DeviceIncrementalTopk:
     """
-    Top-k selection on a GPU that follows growing sequences, all rows with one mask.
+    The top-k selection on a GPU of sequences that grow. All rows have the same
+    mask.
     """
 
     def __init__(
@@ -798,7 +1130,14 @@ class DeviceIncrementalTopk:
         keys_may_wait: bool = False,
         device: int | None = None,
         stream: _Stream | None = None,
-    ) -> None: ...
+    ) -> None:
+        """
+        Prepares the selection of w keys for each query in rows of up to `capacity` keys.
+
+        keys_may_wait allows keys whose first query comes in a later call of append().
+        device is the index of the GPU; None means the current one.
+        """
+
     def append(
         self,
         scores: Array,
@@ -808,39 +1147,65 @@ class DeviceIncrementalTopk:
         stream: _Stream | None = None,
     ) -> None:
         """
-        More keys, scores [batch, heads_kv, keys] on the GPU, and queries; among as IncrementalTopk.append has it.
+        Appends keys with their scores, float32 [batch, heads_kv, keys] on the GPU,
+        and queries.
+
+        among and num_queries are those of IncrementalTopk.append. A NaN ranks
+        lowest. ValueError is raised for more keys than capacity.
         """
 
     def end_group(self, *, stream: _Stream | None = None) -> None:
-        """No later query sees the keys so far: a document ends."""
+        """Ends a document: no later query sees the keys so far."""
 
     def refresh(self, *, stream: _Stream | None = None) -> None:
-        """Takes q_len and kv_len from the device, after graphs were replayed."""
+        """
+        Reads q_len and kv_len from the device after graphs were replayed. The call
+        waits.
+        """
 
     def live_keys(self, *, stream: _Stream | None = None) -> tuple[NewArray, NewArray]:
         """
-        On the GPU: int32 [batch, heads_kv, w] with the keys that later queries may keep, ascending, and int32 [batch, heads_kv] with how many there are.
+        Returns the keys that later queries may keep, ascending, and their number,
+        on the GPU.
+
+        The keys are int32 [batch, heads_kv, min(w, capacity)], their number is
+        int32 [batch, heads_kv].
         """
 
     def intervals(self, *, stream: _Stream | None = None) -> NewArray:
         """
-        int32 [batch, heads_kv, kv_len, 2] on the host: the queries so far that keep each key.
+        Returns the half-open interval of the queries so far that keep each key.
+
+        It is int32 [batch, heads_kv, kv_len, 2] on the host; the call waits and
+        copies.
         """
 
     @property
-    def w(self) -> int: ...
+    def w(self) -> int:
+        """The number of keys that each query keeps at most."""
+
     @property
-    def capacity(self) -> int: ...
+    def capacity(self) -> int:
+        """The largest number of keys of a row."""
+
     @property
-    def q_len(self) -> int: ...
+    def q_len(self) -> int:
+        """The number of queries so far."""
+
     @property
-    def kv_len(self) -> int: ...
+    def kv_len(self) -> int:
+        """The number of keys so far."""
+
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes of device memory."""
 
 class DynamicMaskAttention:
     """
-    Scores of keys, the w best for each query and attention over those, prepared for a shape.
+    Scores of keys, selection of the best ones for each query, and attention
+    over these.
+
+    It is prepared once for the shapes of the tensors.
     """
 
     def __init__(
@@ -866,7 +1231,14 @@ class DynamicMaskAttention:
         stream: _Stream | None = None,
     ) -> None:
         """
-        Selects among the keys that the mask `among` shows (of 1 or heads_kv heads), or, given q_len and kv_len, under causal. bias: exp, log or none, what is added to logits. gradients: backward() may be called.
+        Prepares calls in which each query keeps at most keep_window_size keys.
+
+        The mask `among`, of 1 or heads_kv heads, says which keys a query may keep;
+        with q_len and kv_len in its place the mask is causal. bias says what is
+        added to the logits of kept keys: exp(A softplus(dt)), A softplus(dt) with
+        'log', or nothing. drop_zero_scores drops keys whose score is 0. reading
+        says how a GPU reads the selection. gradients=True prepares backward().
+        device is the index of the GPU; None means the current one.
         """
 
     def run(
@@ -892,7 +1264,15 @@ class DynamicMaskAttention:
         out_low: Array | None = None,
     ) -> tuple[Any, Any, Any, Any]:
         """
-        (out, lse, scores, kept), None for what is not wanted. Scores come from v, dt_proj and a_coef, or are given: float32 [batch, heads_kv, kv_len]. kept: int32 [batch, heads_kv, kv_len, 2], the queries that keep each key. stages: on a GPU, the first and the last part to run, to time them. scores_out, kept_out: memory for scores that are made, and for kept. out_low: like out, of 16 bits; its low half, for backward().
+        Returns (out, lse, scores, kept), with None in place of what is not wanted.
+
+        q, k, v, out and lse have the shapes of attention(). Scores are computed
+        from v, dt_proj and a_coef as by zoh_scores, or they are given as float32
+        [batch, heads_kv, kv_len]. kept is int32 [batch, heads_kv, kv_len, 2], the
+        half-open interval of the queries that keep each key. scores_out and
+        kept_out are memory for both. out_low has the shape and type of out, of 16
+        bits; it receives the low half of O for backward(). On a GPU stages names
+        the first and the last stage that run, so that they can be timed.
         """
 
     def backward(
@@ -923,48 +1303,73 @@ class DynamicMaskAttention:
         out_low: Array | None = None,
     ) -> None:
         """
-        Gradients of a call of run(), into dq, dk, dv and, where wanted, dscores, ddt_proj and da_coef. dt_proj and a_coef: None where scores were given. kept: on a GPU as run() wrote it, unless reading is all. out_low: of that call, if it had one. workspace: on a GPU, backward_workspace_nbytes bytes (deterministic_workspace_nbytes) there, at a multiple of 256, that nothing else uses until the call's work is done.
+        Computes the gradients of a call of run() into dq, dk, dv, dscores, ddt_proj
+        and da_coef.
+
+        The last three may be None, which means that they are not wanted. Each
+        gradient has the shape of its input. dt_proj and a_coef are None if scores
+        were given. On a GPU kept is what run() wrote, unless reading is 'all'.
+        out_low is that of the call, if it had one. On a GPU workspace has
+        backward_workspace_nbytes bytes, or deterministic_workspace_nbytes with
+        deterministic=True, at an address that is a multiple of 256; nothing else
+        uses it until the work of the call is done.
         """
 
     def to_mask(
         self, kept: Array, *, block: tuple[int, int] = (128, 128), stream: _Stream | None = None
     ) -> BlockMask:
         """
-        What run() returned as kept as a mask of heads_q heads; on a GPU waits and copies.
+        Returns kept, a result of run(), as a mask of heads_q heads. On a GPU the
+        call waits and copies.
         """
 
     def saw_nan(self, *, stream: _Stream | None = None) -> bool:
         """
-        On a GPU: whether a score was NaN (it ranks lowest) since this was last asked.
+        True if a score was NaN since the last call of this method, on a GPU. A NaN
+        ranks lowest.
         """
 
     @property
-    def backend(self) -> str: ...
-    @property
-    def reading(self) -> str:
-        """How attention reads the selection: gather, scan or all."""
+    def backend(self) -> str:
+        """The name of the backend."""
 
     @property
-    def heads_per_tile(self) -> int: ...
+    def reading(self) -> str:
+        """How attention reads the selection on a GPU: 'gather', 'scan' or 'all'."""
+
     @property
-    def device(self) -> int: ...
+    def heads_per_tile(self) -> int:
+        """The number of query heads that share a tile."""
+
     @property
-    def nbytes(self) -> int: ...
+    def device(self) -> int:
+        """The index of the GPU."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the prepared call holds, without the workspaces."""
+
     @property
     def workspace_nbytes(self) -> int:
-        """Bytes of one workspace: each stream and each graph capture has one."""
+        """Bytes of one workspace. Each stream and each graph capture has one."""
 
     @property
     def backward_workspace_nbytes(self) -> int:
-        """Bytes of workspace of backward(); 0 on the host."""
+        """Bytes of workspace that backward() needs; 0 on the host."""
 
     @property
     def deterministic_workspace_nbytes(self) -> int:
-        """The same of backward() with deterministic."""
+        """
+        Bytes of workspace that backward() needs with deterministic=True; 0 on the
+        host.
+        """
 
 class CusparseAttention:
     """
-    Attention by cuSPARSE alone (SDDMM, softmax, SpMM), prepared once for a mask: what FDMA is measured beside and tested against.
+    Attention by cuSPARSE alone (SDDMM, softmax, SpMM). It is prepared once for
+    a mask.
+
+    FDMA is compared with it in tests and benchmarks.
     """
 
     def __init__(
@@ -984,7 +1389,11 @@ class CusparseAttention:
         library: str = "",
     ) -> None:
         """
-        On the current device. precision='tensor' keeps the types of the tensors where cuSPARSE takes them; library names libcusparse.so.12 or its folder.
+        Prepares attention on the current device.
+
+        precision='tensor' keeps the types of the tensors where cuSPARSE accepts
+        them. library is the path of libcusparse.so.12 or of its folder.
+        NotImplementedError is raised without the library.
         """
 
     def run(
@@ -999,96 +1408,130 @@ class CusparseAttention:
         softmax_scale: float | None = None,
         stream: _Stream | None = None,
     ) -> None:
-        """attention() into `out` and `lse`. One call at a time."""
+        """Computes attention() into out and lse. Calls must not overlap."""
 
     @property
-    def device(self) -> int: ...
+    def device(self) -> int:
+        """The index of the GPU."""
+
     @property
     def nbytes(self) -> int:
         """Bytes of device memory."""
 
     @property
     def num_cells(self) -> int:
-        """Cells of all distinct masks."""
+        """The number of cells of all distinct masks."""
 
 def cusparse_version(library: str = "") -> str:
     """
-    The version of cuSPARSE that CusparseAttention would use; NotImplementedError without one.
+    Returns the version of cuSPARSE that CusparseAttention would use.
+
+    NotImplementedError is raised without one.
     """
 
 class ExprNode:
-    """One operation of an expression over shared operands; immutable."""
+    """
+    One operation of an expression. Its operands may be shared; nothing changes
+    them.
+    """
 
     @property
     def table_free_text(self) -> str | None:
-        """The text as it stands, unchecked; None where there are tables in it."""
+        """The text of the expression, not checked; None if the expression reads a table."""
 
     @property
     def depends_on_cell(self) -> bool:
         """
-        True where the value may differ between cells of one batch element and head.
+        True if the value may differ between cells of one batch element and head.
         """
 
     @property
-    def operands(self) -> list[ExprNode]: ...
+    def operands(self) -> list[ExprNode]:
+        """The operands, in order."""
+
     def text(self, same: Mapping[str, str] = {}) -> str:
-        """The text as it stands, unchecked; `same` as for finish_expr."""
+        """
+        Returns the text of the expression, not checked. `same` is that of
+        finish_expr.
+        """
 
     def table_names(self, same: Mapping[str, str] = {}) -> dict[str, str]:
-        """The names that text() writes for automatic tables, by symbol."""
+        """Returns the names that text() gives to automatic tables, by symbol."""
 
 def expr_node(
     op: str, operands: Sequence[ExprNode] = [], value: int = 0, symbol: str = ""
 ) -> ExprNode:
-    """An operation by its name, all but named masks."""
+    """Returns the operation of a name. Named masks are made by named_node."""
 
 def named_node(name: str, operands: Sequence[ExprNode], keywords: Sequence[str]) -> ExprNode:
-    """A named mask; keywords are "" for what is given by position."""
+    """
+    Returns a named mask. The keyword of an operand that is given by position is
+    "".
+    """
 
 class Expr:
-    """A finished expression; parse_expr and finish_expr make it."""
+    """A finished expression. parse_expr and finish_expr make it."""
 
     @property
     def text(self) -> str:
-        """As parsed, or in the canonical spelling."""
+        """
+        The text that was parsed, or the canonical spelling of an expression that
+        was not.
+        """
 
     @property
-    def canonical_text(self) -> str: ...
+    def canonical_text(self) -> str:
+        """The text in the canonical spelling."""
+
     @property
     def table_names(self) -> list[str]:
-        """Sorted, without @."""
+        """The sorted names of the tables, without @."""
 
     @property
     def needs_selection(self) -> bool:
-        """True where it has a topk."""
+        """True if the expression has a topk."""
 
-    def mentions(self, variable: str) -> bool: ...
+    def mentions(self, variable: str) -> bool:
+        """True if the expression uses the variable."""
+
     def dump(self) -> str:
-        """One operation a line."""
+        """Returns the operations as text, one on each line."""
 
     def node(self, automatic: Mapping[str, str], number: int) -> ExprNode:
         """
-        Its nodes; tables in `automatic` and all loop variables under automatic symbols.
+        Returns the nodes of the expression.
+
+        Tables named in `automatic` and all loop variables get automatic symbols
+        with `number`.
         """
 
     def equals(self, other: Expr) -> bool:
-        """Structural equality."""
+        """True if both expressions have the same structure."""
 
 def parse_expr(text: str) -> Expr:
-    """Errors: MaskSyntaxError."""
+    """Parses a specification. MaskSyntaxError shows the place of an error."""
 
 class FinishedExpr:
+    """A finished expression and its table names."""
+
     @property
-    def expr(self) -> Expr: ...
+    def expr(self) -> Expr:
+        """The expression."""
+
     @property
     def table_names(self) -> dict[str, str]:
-        """The names that automatic tables have in it, by symbol."""
+        """The names that automatic tables have in the expression, by symbol."""
 
 def finish_expr(
     node: ExprNode, same: Mapping[str, str] = {}, ignore_wishes: bool = False
 ) -> FinishedExpr:
     """
-    Checks an expression and names its automatic tables (#number:wish) and loop variables (%number:wish); `same` maps symbols to others of the same array.
+    Checks an expression and names its automatic tables and loop variables.
+
+    Their symbols are #number:wish and %number:wish. `same` maps symbols to
+    others of the same array. ignore_wishes=True makes the names depend on the
+    structure alone. ValueError is raised for an expression that cannot be
+    typed.
     """
 
 class DeviceProfile:
@@ -1096,25 +1539,44 @@ class DeviceProfile:
 
     @staticmethod
     def shipped(name: str) -> DeviceProfile:
-        """One that comes with the library."""
+        """
+        Returns the profile of this name that comes with the library. Another name
+        is a ValueError.
+        """
 
     @staticmethod
-    def shipped_names() -> list[str]: ...
+    def shipped_names() -> list[str]:
+        """Returns the names of the profiles that come with the library."""
+
     @staticmethod
-    def from_json(text: str) -> DeviceProfile: ...
+    def from_json(text: str) -> DeviceProfile:
+        """
+        Returns the profile of a JSON document. ValueError names a wrong member.
+        """
+
     @staticmethod
     def read(path: str) -> DeviceProfile:
-        """A file, as fdma-maskc calibrate writes it."""
+        """Reads a profile from a file that fdma-maskc calibrate wrote."""
 
-    def to_json(self) -> str: ...
+    def to_json(self) -> str:
+        """Returns the profile as a JSON document."""
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the profile."""
+
     @property
-    def source(self) -> str: ...
+    def source(self) -> str:
+        """A sentence that says where the constants come from."""
+
     @property
-    def provisional(self) -> bool: ...
+    def provisional(self) -> bool:
+        """True if constants were not measured on the device."""
+
     @property
-    def num_workers(self) -> int: ...
+    def num_workers(self) -> int:
+        """The number of threads or multiprocessors."""
+
     def __repr__(self) -> str: ...
 
 def estimate(
@@ -1134,7 +1596,11 @@ def estimate(
     count_all: bool = False,
 ) -> dict[str, object]:
     """
-    What `fdma-maskc estimate --json` says of this mask, its member `mask` apart.
+    Returns what `fdma-maskc estimate --json` prints for this mask, without its
+    member `mask`.
+
+    tile is (queries, keys); None means the first of the profile. workers 0
+    means those of the profile. Times are in microseconds.
     """
 
 def estimate_plan(
@@ -1145,10 +1611,10 @@ def estimate_plan(
     corrects_delta: bool = False,
 ) -> dict[str, object]:
     """
-    The predicted time of this plan, of its direction: what `estimate` says as `masked`.
+    Returns the predicted time of a plan, as the member `masked` of `estimate`.
 
-    Backward with deterministic gradients, or with a pass over the keys for the sums
-    of rows, where asked for.
+    deterministic and corrects_delta add the cost of deterministic gradients and
+    of the correction pass to a backward plan. Times are in microseconds.
     """
 
 def draw(
@@ -1161,19 +1627,29 @@ def draw(
     unicode: bool = True,
 ) -> str:
     """
-    One (batch, head) pair as text, a character for each tile or rectangle of tiles, and a legend line.
+    Draws one (batch element, head) pair as text.
+
+    A character stands for a tile or a rectangle of tiles. The last line is a
+    legend. max_width and max_height count characters.
     """
 
 def picture(
     mask: BlockMask, *, batch: int = 0, head: int = 0, max_side: int = 512
 ) -> tuple[NDArray[numpy.uint8], tuple[int, int]]:
     """
-    One (batch, head) pair in at most max_side x max_side pixels: shades uint8 [rows, keys], 0 empty, 255 full, between them partial, 1 to 254 by the share of live cells; and the query rows and keys of a pixel.
+    Draws one (batch element, head) pair in at most max_side x max_side pixels.
+
+    Returns the shades, uint8 [rows, columns], and the (queries, keys) of a
+    pixel. A shade is 0 for an empty pixel, 255 for a full one and otherwise 1
+    to 254, by the share of live cells.
     """
 
 def longest_row(mask: BlockMask) -> int:
     """
-    The most keys that any query sees. Cost: O(query rows of the distinct (batch, head) pairs * their intervals).
+    Returns the largest number of keys that a query sees.
+
+    The cost is linear in the intervals of all query rows of the distinct (batch
+    element, head) pairs.
     """
 
 def block_mask_from_flex(
@@ -1187,7 +1663,10 @@ def block_mask_from_flex(
     cells: BlockMask | None = None,
 ) -> BlockMask:
     """
-    The mask of FlexAttention's tables, each a pair of int32 arrays (num_blocks, indices); own_cells is the pair (fdma_bitmap_index int32, fdma_bitmaps uint64).
+    Returns the mask of FlexAttention's tables.
+
+    kv, full_kv, q and full_q are pairs of int32 arrays (num_blocks, indices).
+    own_cells is the pair (fdma_bitmap_index int32, fdma_bitmaps uint64).
     """
 
 def flex_from_block_mask(
@@ -1198,7 +1677,12 @@ def flex_from_block_mask(
     with_cells: bool = True,
     max_bytes: int = 17179869184,
 ) -> dict[str, Any]:
-    """FlexAttention's fields by name, NumPy arrays and pairs of integers."""
+    """
+    Returns FlexAttention's fields by name, as NumPy arrays and pairs of
+    integers.
+
+    MemoryError is raised if the result takes more than max_bytes bytes.
+    """
 
 def block_mask_from_flash_mask(
     startend_row_indices: NDArray[numpy.int32],
@@ -1207,12 +1691,18 @@ def block_mask_from_flash_mask(
     block: tuple[int, int],
     heads: int = 0,
 ) -> BlockMask:
-    """The mask of int32 [batch, heads, kv_len, columns]."""
+    """
+    Returns the mask of startend_row_indices, int32 [batch, heads, kv_len,
+    columns].
+    """
 
 def flash_mask_from_block_mask(
     mask: BlockMask, causal: bool | None = None, num_columns: int | None = None
 ) -> tuple[NDArray[numpy.int32], bool]:
-    """(startend_row_indices, causal)."""
+    """
+    Returns (startend_row_indices int32 [batch, heads, kv_len, columns],
+    causal).
+    """
 
 def block_mask_from_bsr(
     data: NDArray[numpy.uint8],
@@ -1224,13 +1714,21 @@ def block_mask_from_bsr(
     by_columns: bool = False,
 ) -> BlockMask:
     """
-    The mask of uint8 data [blocks, block_q, block_kv], int64 indices and indptr.
+    Returns the mask of a block-sparse matrix.
+
+    data is uint8 [blocks, block_q, block_kv]; indices and indptr are int64 of
+    one dimension.
     """
 
 def bsr_from_block_mask(
     mask: BlockMask, block: tuple[int, int], max_bytes: int = 1 << 34
 ) -> tuple[NDArray[numpy.bool_], NDArray[numpy.int64], NDArray[numpy.int64]]:
-    """(data, indices, indptr)."""
+    """
+    Returns (data bool [blocks, block_q, block_kv], indices int64, indptr
+    int64).
+
+    MemoryError is raised if the result takes more than max_bytes bytes.
+    """
 
 def block_mask_from_cu_seqlens(
     cu_seqlens_q: NDArray[numpy.int32],
@@ -1243,22 +1741,33 @@ def block_mask_from_cu_seqlens(
     heads: int,
     block: tuple[int, int],
 ) -> BlockMask:
-    """The mask of FlashAttention's varlen arguments; arrays of int32."""
+    """
+    Returns the mask of FlashAttention's varlen arguments. The arrays are int32.
+    """
 
 def cu_seqlens_from_block_mask(mask: BlockMask) -> dict[str, Any]:
     """
-    cu_seqlens_q, cu_seqlens_k, causal, window_size, seqused_q, seqused_k, packed.
+    Returns cu_seqlens_q, cu_seqlens_k, causal, window_size, seqused_q,
+    seqused_k and packed by name.
     """
 
 def block_mask_from_hf_mask(
     attention_mask: Array, block: tuple[int, int], heads: int = 0
 ) -> BlockMask:
-    """The mask of [batch, heads, q_len, kv_len] booleans or additive floats."""
+    """
+    Returns the mask of booleans or additive floats [batch, heads, q_len,
+    kv_len].
+    """
 
 def hf_mask_from_block_mask(
     mask: BlockMask, dtype: str = "bool", use_infinity: bool = False, max_bytes: int = 1 << 34
 ) -> NewArray:
-    """[batch, heads, q_len, kv_len], an object with __dlpack__."""
+    """
+    Returns the mask as an object with __dlpack__, [batch, heads, q_len,
+    kv_len].
+
+    MemoryError is raised if the result takes more than max_bytes bytes.
+    """
 
 def block_mask_from_hf_padding(
     attention_mask: NDArray[numpy.uint8],
@@ -1267,9 +1776,12 @@ def block_mask_from_hf_padding(
     heads: int,
     block: tuple[int, int],
 ) -> BlockMask:
-    """The mask of [batch, kv_len] uint8: 1 for a token, 0 for padding."""
+    """
+    Returns the mask of attention_mask, uint8 [batch, kv_len], which is 1 for a
+    token and 0 for padding.
+    """
 
 def hf_padding_from_block_mask(
     mask: BlockMask, causal: bool | None = None
 ) -> tuple[NDArray[numpy.uint8], bool]:
-    """(attention_mask uint8, causal)."""
+    """Returns (attention_mask uint8 [batch, kv_len], causal)."""
