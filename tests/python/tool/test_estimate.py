@@ -120,7 +120,7 @@ def test_bytes_of_formats_are_those_of_inspect(tmp_path: Path) -> None:
         said = maskc_json(tmp_path, "estimate", "m.h5")
         sizes = {size["format"]: size["bytes"] for size in said["formats"]}
         assert sizes == inspected["bytes"]
-        held = {name: size for name, size in sizes.work_tiles() if size is not None}
+        held = {name: size for name, size in sizes.items() if size is not None}
         assert held[said["best_format"]] == min(held.values())
         for size in said["formats"]:
             assert (size["reason"] is None) == (size["bytes"] is not None)
