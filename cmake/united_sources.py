@@ -9,7 +9,7 @@ Joined sources must mean the same as separate ones. Sources are therefore joined
 name of one appears anywhere in another, whether as a private name, a name of a header or a local
 variable. A private name stands in an unnamed namespace, or is a constant, an alias or a static
 function. A source stays alone if it defines macros, is compiled with a macro of its own (the place
-of the source tree), or includes itself once for every instruction set.
+of the source tree, whether there is CUDA), or includes itself once for every instruction set.
 """
 
 import re
@@ -27,7 +27,7 @@ INTERNAL = re.compile(r"^(?:static|constexpr|const|using|namespace \w+ =) .*", r
 CONSTANT = re.compile(r"\b(k[A-Z]\w*)(?= = |\{|\[)")
 WORD = re.compile(r"(?<!\.)(?<!->)\b[A-Za-z_]\w*")  # not what is asked of an object
 ALONE = re.compile(
-    r"^ *# *(?:define|undef)\b|foreach_target\.h|FDMA_SOURCE_DIR|FDMA_TEST_DATA", re.M
+    r"^ *# *(?:define|undef)\b|foreach_target\.h|FDMA_SOURCE_DIR|FDMA_TEST_DATA|FDMA_HAS_", re.M
 )
 
 
