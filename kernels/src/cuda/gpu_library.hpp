@@ -11,11 +11,21 @@ namespace fdma {
 
 class GpuMemory;   // cuda/gpu_memory.hpp
 class GpuStreams;  // cuda/gpu_streams.hpp
+namespace zoh {
+class GpuScores;           // selection/scores/gpu_scores.hpp
+class GpuScoreGradients;   // selection/scores/gpu_scores.hpp
+class GpuTopk;             // selection/topk/device_topk.hpp
+class GpuIncrementalTopk;  // selection/topk/device_incremental_topk.hpp
+}  // namespace zoh
 
 /// The interfaces of a build with CUDA. They exist whether or not the machine has a GPU.
 struct GpuLibrary {
   const GpuMemory& memory;
   const GpuStreams& streams;
+  const zoh::GpuScores& scores;
+  const zoh::GpuScoreGradients& score_gradients;
+  const zoh::GpuTopk& topk;
+  const zoh::GpuIncrementalTopk& incremental_topk;
 };
 
 /// Errors      unsupported: this build has no CUDA
@@ -24,8 +34,12 @@ Result<const GpuLibrary*> gpu_library();
 /// The implementations, for gpu_library() alone. The CUDA source that is named
 /// defines each.
 namespace with_cuda {
-const GpuMemory& memory();    // cuda/device_memory.cu
-const GpuStreams& streams();  // cuda/device_stream.cu
+const GpuMemory& memory();                          // cuda/device_memory.cu
+const GpuStreams& streams();                        // cuda/device_stream.cu
+const zoh::GpuScores& scores();                     // selection/scores/zoh_scores.cu
+const zoh::GpuScoreGradients& score_gradients();    // selection/scores/zoh_backward.cu
+const zoh::GpuTopk& topk();                         // selection/topk/select_topk.cu
+const zoh::GpuIncrementalTopk& incremental_topk();  // selection/topk/incremental_step.cu
 }  // namespace with_cuda
 
 }  // namespace fdma

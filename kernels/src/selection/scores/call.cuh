@@ -57,8 +57,6 @@ __device__ inline void store_score(const DeviceScoresCall& call, int batch, int 
 /// The call without scores and result.
 DeviceScoresCall make_call(const ZohShape& shape, const TensorView& values,
                            const TensorView& dt_proj, const TensorView& a_coef);
-/// unsupported for more batch elements, heads or elements than a grid takes.
-Result<void> check_grid(const ZohShape& shape);
 /// Launches the fastest kernel for a complete call.
 Result<void> launch_scores(const DeviceScoresCall& call, Stream stream);
 

@@ -1,11 +1,11 @@
-// Gradients of ZOH scores on the GPU: checks the call and chooses its kernels.
+// Gradients of ZOH scores on the GPU: describes a checked call and chooses its kernels.
 #include <algorithm>
 #include <cstdint>
-#include <string>
 
 #include "cuda/cuda_error.hpp"
-#include "fdma/kernels/zoh_backward_device.hpp"
+#include "cuda/gpu_library.hpp"
 #include "selection/scores/backward_call.cuh"
+#include "selection/scores/gpu_scores.hpp"
 #include "selection/scores/zoh_vector.cuh"
 
 namespace fdma {
@@ -13,7 +13,6 @@ namespace zoh {
 namespace {
 
 constexpr std::int64_t kMostRowBytes = 1024;
-constexpr std::uintptr_t kWorkspaceAlignment = 256;
 
 ValueGradient gradient_of(const TensorView& view, void* data) {
   return {data, view.dtype, view.extents[0] > 1 ? view.strides[0] : 0,
@@ -41,42 +40,35 @@ BackwardCall make_backward_call(const ZohShape& shape, const ZohBackwardTensors&
   return call;
 }
 
+class CudaScoreGradients final : public GpuScoreGradients {
+ public:
+  std::int64_t workspace_bytes(const ZohShape& shape) const override {
+    const std::int64_t any = backward_any_workspace_bytes(shape);
+    return shape.is_per_head ? std::max(any, backward_rows_workspace_bytes(shape)) : any;
+  }
+
+  Result<void> launch(const ZohShape& shape, const ZohBackwardTensors& tensors, ZohMode mode,
+                      void* workspace, Stream stream) const override {
+    const BackwardCall call = make_backward_call(shape, tensors, mode, workspace);
+    const std::int64_t row_bytes = shape.head_dim * size_bytes(tensors.values.dtype);
+    const bool is_rows = shape.is_per_head && row_bytes <= kMostRowBytes &&
+                         shape.num_batches * shape.kv_len > 0 && has_wide_rows(call.forward) &&
+                         has_aligned_rows(call.dvalues) && has_aligned_rows(call.other);
+    if (is_rows) {
+      launch_backward_rows(call, stream);
+    } else {
+      FDMA_TRY_VOID(launch_backward_any(call, stream));
+    }
+    return sm90::check_cuda(cudaGetLastError(), "zoh_scores_backward: launch");
+  }
+};
+
 }  // namespace
 }  // namespace zoh
 
-std::int64_t zoh_backward_workspace_bytes(const ZohShape& shape) {
-  const std::int64_t any = zoh::backward_any_workspace_bytes(shape);
-  return shape.is_per_head ? std::max(any, zoh::backward_rows_workspace_bytes(shape)) : any;
-}
-
-Result<void> zoh_scores_backward(const ZohBackwardTensors& tensors, ZohMode mode, void* workspace,
-                                 Stream stream) {
-  FDMA_TRY(const ZohShape shape, zoh_backward_shape(tensors));
-  if (tensors.values.device != Device::cuda) {
-    return Error{ErrorCode::unsupported,
-                 "values: on the host; this is the GPU's zoh_scores_backward"};
-  }
-  FDMA_TRY_VOID(zoh::check_grid(shape));
-  FDMA_TRY_VOID(check_backend(Backend::sm90));
-  const zoh::BackwardCall call = zoh::make_backward_call(shape, tensors, mode, workspace);
-  if (call.dvalues.data == nullptr && !call.wants_sums()) return {};
-  if (workspace == nullptr ||
-      reinterpret_cast<std::uintptr_t>(workspace) % zoh::kWorkspaceAlignment != 0) {
-    return Error{ErrorCode::invalid_argument,
-                 "workspace: expected zoh_backward_workspace_bytes() = " +
-                     std::to_string(zoh_backward_workspace_bytes(shape)) +
-                     " bytes of device memory, aligned to 256"};
-  }
-  const std::int64_t row_bytes = shape.head_dim * size_bytes(tensors.values.dtype);
-  const bool is_rows = shape.is_per_head && row_bytes <= zoh::kMostRowBytes &&
-                       shape.num_batches * shape.kv_len > 0 && zoh::has_wide_rows(call.forward) &&
-                       zoh::has_aligned_rows(call.dvalues) && zoh::has_aligned_rows(call.other);
-  if (is_rows) {
-    zoh::launch_backward_rows(call, stream);
-  } else {
-    FDMA_TRY_VOID(zoh::launch_backward_any(call, stream));
-  }
-  return sm90::check_cuda(cudaGetLastError(), "zoh_scores_backward: launch");
+const zoh::GpuScoreGradients& with_cuda::score_gradients() {
+  static const zoh::CudaScoreGradients gradients;
+  return gradients;
 }
 
 }  // namespace fdma

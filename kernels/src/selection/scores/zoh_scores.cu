@@ -9,11 +9,12 @@
 // The first two are bound by reading `values`.
 #include <algorithm>
 #include <cstdint>
-#include <string>
 
 #include "cuda/cuda_error.hpp"
+#include "cuda/gpu_library.hpp"
 #include "cuda/lane_sums.cuh"
 #include "selection/scores/call.cuh"
+#include "selection/scores/gpu_scores.hpp"
 #include "selection/scores/zoh_vector.cuh"
 
 namespace fdma {
@@ -265,72 +266,30 @@ DeviceScoresCall make_call(const ZohShape& shape, const TensorView& values,
   return call;
 }
 
-Result<void> check_grid(const ZohShape& shape) {
-  constexpr std::int64_t kMostBlocks = 65535;  // of a grid in y and z
-  if (shape.num_batches <= kMostBlocks && shape.num_heads_kv <= kMostBlocks &&
-      shape.head_dim <= kMaxLength / shape.num_heads_kv) {
-    return {};
-  }
-  return Error{ErrorCode::unsupported,
-               "values: expected at most 65535 batch elements and heads, got " +
-                   std::to_string(shape.num_batches) + " and " +
-                   std::to_string(shape.num_heads_kv)};
-}
-
 namespace {
 
-Result<void> check_device_tensors(const ZohShape& shape, const TensorView& values,
-                                  const MutableTensorView& scores) {
-  const auto unsupported = [](std::string message) {
-    return Error{ErrorCode::unsupported, std::move(message)};
-  };
-  if (values.device != Device::cuda) {
-    return unsupported("values: on the host; this is the GPU's zoh_scores");
+class CudaScores final : public GpuScores {
+ public:
+  Result<void> launch(const ZohShape& shape, const TensorView& values, const TensorView& dt_proj,
+                      const TensorView& a_coef, const MutableTensorView& scores, ZohMode mode,
+                      Stream stream) const override {
+    DeviceScoresCall call = make_call(shape, values, dt_proj, a_coef);
+    call.scores = static_cast<float*>(scores.data);
+    call.score_batch_stride = scores.strides[0];
+    call.score_head_stride = scores.strides[1];
+    call.score_key_stride = scores.strides[2];
+    call.result = mode == ZohMode::log ? Scored::log : Scored::exp;
+    FDMA_TRY_VOID(launch_scores(call, stream));
+    return sm90::check_cuda(cudaGetLastError(), "zoh_scores: launch");
   }
-  if (scores.device != Device::cuda) {
-    return unsupported("scores: on the host, but values are on a CUDA device");
-  }
-  if (scores.dtype != DType::float32) {
-    return unsupported("scores: expected float32, got " + std::string(to_string(scores.dtype)));
-  }
-  if (scores.rank != 3 || scores.extents[0] != shape.num_batches ||
-      scores.extents[1] != shape.num_heads_kv || scores.extents[2] != shape.kv_len) {
-    std::string got;
-    for (int i = 0; i < scores.rank; ++i) {
-      got += (i == 0 ? "" : ", ") + std::to_string(scores.extents[static_cast<std::size_t>(i)]);
-    }
-    return Error{ErrorCode::shape_mismatch,
-                 "scores: expected [batch, heads_kv, kv_len] = [" +
-                     std::to_string(shape.num_batches) + ", " + std::to_string(shape.num_heads_kv) +
-                     ", " + std::to_string(shape.kv_len) + "], got [" + got + "]"};
-  }
-  if (shape.num_batches * shape.kv_len == 0) return {};
-  if (scores.data == nullptr) return Error{ErrorCode::invalid_argument, "scores: data is null"};
-  if (reinterpret_cast<std::uintptr_t>(scores.data) % sizeof(float) != 0) {
-    return Error{ErrorCode::invalid_argument,
-                 "scores: data is not aligned to its float32 elements"};
-  }
-  return check_grid(shape);
-}
+};
 
 }  // namespace
 }  // namespace zoh
 
-Result<void> zoh_scores(const TensorView& values, const TensorView& dt_proj,
-                        const TensorView& a_coef, const MutableTensorView& scores, ZohMode mode,
-                        Stream stream) {
-  FDMA_TRY(const ZohShape shape, zoh_shape(values, dt_proj, a_coef));
-  FDMA_TRY_VOID(zoh::check_device_tensors(shape, values, scores));
-  FDMA_TRY_VOID(check_backend(Backend::sm90));
-  if (shape.num_batches * shape.kv_len == 0) return {};
-  zoh::DeviceScoresCall call = zoh::make_call(shape, values, dt_proj, a_coef);
-  call.scores = static_cast<float*>(scores.data);
-  call.score_batch_stride = scores.strides[0];
-  call.score_head_stride = scores.strides[1];
-  call.score_key_stride = scores.strides[2];
-  call.result = mode == ZohMode::log ? zoh::Scored::log : zoh::Scored::exp;
-  FDMA_TRY_VOID(zoh::launch_scores(call, stream));
-  return sm90::check_cuda(cudaGetLastError(), "zoh_scores: launch");
+const zoh::GpuScores& with_cuda::scores() {
+  static const zoh::CudaScores scores;
+  return scores;
 }
 
 }  // namespace fdma

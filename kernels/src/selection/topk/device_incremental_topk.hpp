@@ -1,12 +1,13 @@
-// State and steps of incremental selection, as its kernels (incremental_step.cu) see them.
+// State and steps of incremental selection, as the host (device_incremental_topk.cpp) makes them and
+// its kernels (incremental_step.cu) see them.
 #pragma once
-
-#include <cuda_runtime.h>
 
 #include <cstdint>
 
 #include "fdma/kernels/device_incremental_topk.hpp"
 #include "selection/topk/ranking.hpp"
+
+struct int2;  // an Interval to the kernels, without CUDA's headers
 
 namespace fdma::zoh {
 
@@ -54,9 +55,20 @@ struct Step {
   bool is_first = true;  ///< whether the new keys are added to the waiting ones
 };
 
-Result<void> prepare_steps();
-void launch_step(const IncrementalState& state, const Step& step, Stream stream);
-void launch_live_keys(const IncrementalState& state, std::int32_t* keys, std::int64_t row_size,
-                      std::int32_t* counts, Stream stream);
+/// Implemented by incremental_step.cu. Errors: cuda.
+class GpuIncrementalTopk {
+ public:
+  /// Prepares the current device for steps.
+  virtual Result<void> prepare() const = 0;
+  virtual Result<void> launch_step(const IncrementalState& state, const Step& step,
+                                   Stream stream) const = 0;
+  /// DeviceIncrementalTopk::live_keys
+  virtual Result<void> launch_live_keys(const IncrementalState& state, std::int32_t* keys,
+                                        std::int64_t row_size, std::int32_t* counts,
+                                        Stream stream) const = 0;
+
+ protected:
+  ~GpuIncrementalTopk() = default;
+};
 
 }  // namespace fdma::zoh

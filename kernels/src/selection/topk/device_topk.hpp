@@ -1,12 +1,13 @@
-// Arguments of selection and constants, as its kernels (select_topk.cu) see them.
+// A call of selection, as the host (device_topk.cpp) makes it and its kernels (select_topk.cu) see
+// it.
 #pragma once
-
-#include <cuda_runtime.h>
 
 #include <cstdint>
 
 #include "fdma/kernels/device_topk.hpp"
 #include "selection/topk/topk_segments.hpp"
+
+struct int2;  // an Interval to the kernels, without CUDA's headers
 
 namespace fdma::zoh {
 
@@ -39,9 +40,16 @@ struct TopkCall {
   std::uint32_t* status;
 };
 
-/// Launches the kernels of a call. The first `num_sorted` of `num_key_segments` key segments are
-/// parts or packed.
-Result<void> launch_topk(const TopkCall& call, std::int64_t num_key_segments,
-                         std::int64_t num_sorted, Stream stream);
+/// Implemented by select_topk.cu.
+class GpuTopk {
+ public:
+  /// Launches the kernels of a call. The first `num_sorted` of `num_key_segments` key segments are
+  /// parts or packed. Errors: cuda.
+  virtual Result<void> launch(const TopkCall& call, std::int64_t num_key_segments,
+                              std::int64_t num_sorted, Stream stream) const = 0;
+
+ protected:
+  ~GpuTopk() = default;
+};
 
 }  // namespace fdma::zoh

@@ -17,6 +17,7 @@
 #include <cub/block/block_scan.cuh>
 
 #include "cuda/cuda_error.hpp"
+#include "cuda/gpu_library.hpp"
 #include "fdma/select/one_interval.hpp"
 #include "selection/topk/device_incremental_topk.hpp"
 #include "selection/topk/insertions.cuh"
@@ -254,26 +255,42 @@ __global__ void __launch_bounds__(kThreads)
   if (thread == 0) counts[row] = found;
 }
 
+class CudaIncrementalTopk final : public GpuIncrementalTopk {
+ public:
+  Result<void> prepare() const override {
+    return sm90::check_cuda(
+        cudaFuncSetAttribute(run_step, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(sizeof(StepStorage))),
+        "cudaFuncSetAttribute");
+  }
+
+  Result<void> launch_step(const IncrementalState& state, const Step& step,
+                           Stream stream) const override {
+    if (state.num_rows == 0) return {};
+    run_step<<<static_cast<unsigned>(state.num_rows), kThreads, sizeof(StepStorage), stream>>>(
+        state, step);
+    return sm90::check_cuda(cudaGetLastError(), "launch of a step of incremental selection");
+  }
+
+  Result<void> launch_live_keys(const IncrementalState& state, std::int32_t* keys,
+                                std::int64_t row_size, std::int32_t* counts,
+                                Stream stream) const override {
+    if (state.num_rows == 0) return {};
+    find_live_keys<<<static_cast<unsigned>(state.num_rows), kThreads, 0, stream>>>(
+        state, keys, row_size, counts);
+    return sm90::check_cuda(cudaGetLastError(), "live_keys: launch");
+  }
+};
+
 }  // namespace
-
-Result<void> prepare_steps() {
-  return sm90::check_cuda(
-      cudaFuncSetAttribute(run_step, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(sizeof(StepStorage))),
-      "cudaFuncSetAttribute");
-}
-
-void launch_step(const IncrementalState& state, const Step& step, Stream stream) {
-  if (state.num_rows == 0) return;
-  run_step<<<static_cast<unsigned>(state.num_rows), kThreads, sizeof(StepStorage), stream>>>(state,
-                                                                                             step);
-}
-
-void launch_live_keys(const IncrementalState& state, std::int32_t* keys, std::int64_t row_size,
-                      std::int32_t* counts, Stream stream) {
-  if (state.num_rows == 0) return;
-  find_live_keys<<<static_cast<unsigned>(state.num_rows), kThreads, 0, stream>>>(state, keys,
-                                                                                 row_size, counts);
-}
-
 }  // namespace fdma::zoh
+
+namespace fdma {
+
+const zoh::GpuIncrementalTopk& with_cuda::incremental_topk() {
+  static_assert(sizeof(int2) == sizeof(Interval));
+  static const zoh::CudaIncrementalTopk topk;
+  return topk;
+}
+
+}  // namespace fdma

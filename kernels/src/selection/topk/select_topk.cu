@@ -36,6 +36,7 @@
 #include <climits>
 
 #include "cuda/cuda_error.hpp"
+#include "cuda/gpu_library.hpp"
 #include "fdma/base/interval.hpp"
 #include "ptx/grid.cuh"
 #include "selection/topk/device_topk.hpp"
@@ -264,24 +265,36 @@ Result<void> launch_thresholds(const TopkCall& call, std::int64_t num_sorted, St
       what);
 }
 
-}  // namespace
+class CudaTopk final : public GpuTopk {
+ public:
+  Result<void> launch(const TopkCall& call, std::int64_t num_key_segments, std::int64_t num_sorted,
+                      Stream stream) const override {
+    if (num_key_segments == 0) return {};
+    FDMA_TRY_VOID(prepare_topk());
+    FDMA_TRY_VOID(sm90::check_cuda(
+        ptx::launch_overlapping_if(ptx::is_worth_overlap(num_key_segments), sort_segments,
+                                   dim3(static_cast<unsigned>(num_key_segments)),
+                                   dim3(kSortGroupThreads), 0, stream, call),
+        "launch of the kernel that sorts pieces"));
+    if (num_sorted == 0) return {};
+    if (call.most_parts > 1) FDMA_TRY_VOID(launch_thresholds(call, num_sorted, stream));
+    return sm90::check_cuda(
+        ptx::launch_overlapping_if(ptx::is_worth_overlap(num_sorted), find_evictions,
+                                   dim3(static_cast<unsigned>(num_sorted)), dim3(kThreads),
+                                   static_cast<int>(sizeof(EvictionStorage)), stream, call),
+        "launch of the kernel that finds evictions");
+  }
+};
 
-Result<void> launch_topk(const TopkCall& call, std::int64_t num_key_segments,
-                         std::int64_t num_sorted, Stream stream) {
-  if (num_key_segments == 0) return {};
-  FDMA_TRY_VOID(prepare_topk());
-  FDMA_TRY_VOID(sm90::check_cuda(
-      ptx::launch_overlapping_if(ptx::is_worth_overlap(num_key_segments), sort_segments,
-                                 dim3(static_cast<unsigned>(num_key_segments)),
-                                 dim3(kSortGroupThreads), 0, stream, call),
-      "launch of the kernel that sorts pieces"));
-  if (num_sorted == 0) return {};
-  if (call.most_parts > 1) FDMA_TRY_VOID(launch_thresholds(call, num_sorted, stream));
-  return sm90::check_cuda(
-      ptx::launch_overlapping_if(ptx::is_worth_overlap(num_sorted), find_evictions,
-                                 dim3(static_cast<unsigned>(num_sorted)), dim3(kThreads),
-                                 static_cast<int>(sizeof(EvictionStorage)), stream, call),
-      "launch of the kernel that finds evictions");
+}  // namespace
+}  // namespace fdma::zoh
+
+namespace fdma {
+
+const zoh::GpuTopk& with_cuda::topk() {
+  static_assert(sizeof(int2) == sizeof(Interval));
+  static const zoh::CudaTopk topk;
+  return topk;
 }
 
-}  // namespace fdma::zoh
+}  // namespace fdma

@@ -1,25 +1,26 @@
 // DeviceIncrementalTopk: owns the device memory and cuts calls into steps. The host follows M
 // (which keys wait, where groups end), the device follows the scores.
-#include <cuda_runtime.h>
+#include "selection/topk/device_incremental_topk.hpp"
 
 #include <algorithm>
 #include <new>
 #include <string>
+#include <utility>
 
-#include "cuda/cuda_error.hpp"
+#include "cuda/gpu_library.hpp"
+#include "cuda/gpu_memory.hpp"
+#include "fdma/kernels/device_memory.hpp"
+#include "fdma/kernels/device_stream.hpp"
 #include "fdma/select/one_interval.hpp"
-#include "selection/topk/device_incremental_topk.hpp"
 #include "selection/topk/topk_rows.hpp"
 
 namespace fdma {
 
-using sm90::check_cuda;
-
 struct DeviceIncrementalTopk::Impl {
+  const GpuLibrary* gpu = nullptr;
   Options options;
   int device = 0;
-  std::int64_t size_bytes = 0;
-  void* memory = nullptr;
+  DeviceMemory memory;
   zoh::IncrementalState state{};
   // The host's copy of what IncrementalTopk knows of M.
   std::int64_t q_len = 0, kv_len = 0;
@@ -27,13 +28,6 @@ struct DeviceIncrementalTopk::Impl {
   std::vector<Interval> waiting;   ///< their queries
   std::int32_t group_end = kOpenEnd;
   OneIntervalRule rule;
-
-  Impl() = default;
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-  ~Impl() {
-    if (memory != nullptr) cudaFree(memory);
-  }
 };
 
 namespace {
@@ -68,17 +62,14 @@ Result<void> allocate(DeviceIncrementalTopk::Impl& impl, Stream stream) {
   const std::int64_t rows_at = place(rows, sizeof(zoh::RowState));
   const std::int64_t cleared = size;
   const std::int64_t ranks_at = place(rows * 2 * w, sizeof(std::uint64_t));
-  const std::int64_t kept_at = place(rows * options.capacity, sizeof(int2));
-  const std::int64_t queries_at = place(options.capacity, sizeof(int2));
+  const std::int64_t kept_at = place(rows * options.capacity, sizeof(Interval));
+  const std::int64_t queries_at = place(options.capacity, sizeof(Interval));
   const std::int64_t waiting_at =
       place(options.keys_may_wait ? rows * options.capacity : 0, sizeof(float));
-  impl.size_bytes = size;
-  FDMA_TRY_VOID(check_cuda(cudaGetDevice(&impl.device), "cudaGetDevice"));
-  FDMA_TRY_VOID(check_cuda(cudaMalloc(&impl.memory, static_cast<std::size_t>(size)), "cudaMalloc"));
-  FDMA_TRY_VOID(
-      check_cuda(cudaMemsetAsync(impl.memory, 0, static_cast<std::size_t>(cleared), stream),
-                 "cudaMemsetAsync"));
-  char* const base = static_cast<char*>(impl.memory);
+  FDMA_TRY(impl.device, current_device());
+  FDMA_TRY(impl.memory, DeviceMemory::allocate(size));
+  char* const base = static_cast<char*>(impl.memory.data());
+  FDMA_TRY_VOID(fill_with_zeros(base, cleared, stream));
   zoh::IncrementalState& state = impl.state;
   state.status = reinterpret_cast<std::uint32_t*>(base + status_at);
   state.rows = reinterpret_cast<zoh::RowState*>(base + rows_at);
@@ -90,7 +81,7 @@ Result<void> allocate(DeviceIncrementalTopk::Impl& impl, Stream stream) {
   state.w = w;
   state.num_rows = static_cast<std::int32_t>(rows);
   state.num_heads = static_cast<std::int32_t>(options.num_heads_kv);
-  return zoh::prepare_steps();
+  return impl.gpu->incremental_topk.prepare();
 }
 
 Result<void> check_scores(const DeviceIncrementalTopk::Impl& impl, const TensorView& scores) {
@@ -140,7 +131,7 @@ std::int64_t DeviceIncrementalTopk::w() const { return impl_->options.w; }
 std::int64_t DeviceIncrementalTopk::q_len() const { return impl_->q_len; }
 std::int64_t DeviceIncrementalTopk::kv_len() const { return impl_->kv_len; }
 int DeviceIncrementalTopk::device() const { return impl_->device; }
-std::int64_t DeviceIncrementalTopk::size_bytes() const { return impl_->size_bytes; }
+std::int64_t DeviceIncrementalTopk::size_bytes() const { return impl_->memory.size_bytes(); }
 const Interval* DeviceIncrementalTopk::kept() const {
   return reinterpret_cast<const Interval*>(impl_->state.kept);
 }
@@ -150,6 +141,7 @@ Result<DeviceIncrementalTopk> DeviceIncrementalTopk::make(const Options& options
   FDMA_TRY_VOID(check_backend(Backend::sm90));
   FDMA_TRY_VOID(check_options(options));
   auto impl = std::make_unique<Impl>();
+  FDMA_TRY(impl->gpu, gpu_library());
   impl->options = options;
   FDMA_TRY_VOID(allocate(*impl, stream));
   return DeviceIncrementalTopk(std::move(impl));
@@ -185,8 +177,7 @@ Result<void> DeviceIncrementalTopk::append_causal(const TensorView& scores, Stre
   FDMA_TRY_VOID(rule.accept(impl.kv_len + count - 1, {last, kOpenEnd}));
   step.is_causal = true;
   step.num_queries = step.num_new;
-  zoh::launch_step(impl.state, step, stream);
-  FDMA_TRY_VOID(check_cuda(cudaGetLastError(), "append_causal: launch"));
+  FDMA_TRY_VOID(impl.gpu->incremental_topk.launch_step(impl.state, step, stream));
   impl.rule = rule;
   impl.q_len += count;
   impl.kv_len += count;
@@ -234,22 +225,22 @@ Result<void> DeviceIncrementalTopk::append(const TensorView& scores,
     return Error{ErrorCode::out_of_memory, "append: out of memory"};
   }
   if (count > 0) {
-    FDMA_TRY_VOID(
-        check_cuda(cudaMemcpyAsync(impl.state.queries + impl.kv_len, among.data(),
-                                   among.size() * sizeof(Interval), cudaMemcpyHostToDevice, stream),
-                   "cudaMemcpyAsync"));
+    FDMA_TRY_VOID(impl.gpu->memory.copy_to_device(
+        reinterpret_cast<Interval*>(impl.state.queries) + impl.kv_len, among.data(),
+        count * static_cast<std::int64_t>(sizeof(Interval)), stream));
   }
   impl.rule = rule;
   impl.waiting.insert(impl.waiting.end(), among.begin(), among.end());
   // One step for each group of rows that has keys to show.
   zoh::Step step = step_of(scores);
   step.is_last = false;
-  const auto flush = [&](std::int64_t next) {
-    zoh::launch_step(impl.state, step, stream);
+  const auto flush = [&](std::int64_t next) -> Result<void> {
+    FDMA_TRY_VOID(impl.gpu->incremental_topk.launch_step(impl.state, step, stream));
     step.end = zoh::kNoEnd;
     step.is_first = false;
     step.first_shown = static_cast<std::int32_t>(next);
     step.num_shown = 0;
+    return {};
   };
   step.first_shown = static_cast<std::int32_t>(impl.first_waiting);
   std::size_t shown = 0;
@@ -259,7 +250,7 @@ Result<void> DeviceIncrementalTopk::append(const TensorView& scores,
       if (queries.begin >= end) break;
       if (queries.begin >= impl.group_end) {
         if (step.num_shown > 0 || step.end != zoh::kNoEnd) {
-          flush(impl.first_waiting + static_cast<std::int64_t>(shown));
+          FDMA_TRY_VOID(flush(impl.first_waiting + static_cast<std::int64_t>(shown)));
         }
         step.end = impl.group_end;
       }
@@ -272,16 +263,16 @@ Result<void> DeviceIncrementalTopk::append(const TensorView& scores,
                      impl.waiting.begin() + static_cast<std::ptrdiff_t>(shown));
   const bool group_ends = impl.group_end <= end;
   if (group_ends) {
-    flush(impl.first_waiting);
+    FDMA_TRY_VOID(flush(impl.first_waiting));
     step.end = impl.group_end;
     impl.group_end = kOpenEnd;
   }
   step.is_last = true;
   step.num_queries = static_cast<std::int32_t>(num_queries);
-  zoh::launch_step(impl.state, step, stream);
+  FDMA_TRY_VOID(impl.gpu->incremental_topk.launch_step(impl.state, step, stream));
   impl.q_len = end;
   impl.kv_len += count;
-  return check_cuda(cudaGetLastError(), "append: launch");
+  return {};
 }
 
 Result<void> DeviceIncrementalTopk::end_group(Stream stream) {
@@ -290,8 +281,7 @@ Result<void> DeviceIncrementalTopk::end_group(Stream stream) {
   step.end = zoh::kEndNow;
   step.first_cleared = static_cast<std::int32_t>(impl.first_waiting);
   step.num_cleared = static_cast<std::int32_t>(impl.kv_len - impl.first_waiting);
-  zoh::launch_step(impl.state, step, stream);
-  FDMA_TRY_VOID(check_cuda(cudaGetLastError(), "end_group: launch"));
+  FDMA_TRY_VOID(impl.gpu->incremental_topk.launch_step(impl.state, step, stream));
   impl.first_waiting = impl.kv_len;
   impl.waiting.clear();
   impl.group_end = kOpenEnd;
@@ -303,10 +293,7 @@ Result<void> DeviceIncrementalTopk::refresh(Stream stream) {
   Impl& impl = *impl_;
   if (impl.state.num_rows == 0) return {};
   zoh::RowState row;
-  FDMA_TRY_VOID(
-      check_cuda(cudaMemcpyAsync(&row, impl.state.rows, sizeof row, cudaMemcpyDeviceToHost, stream),
-                 "cudaMemcpyAsync"));
-  FDMA_TRY_VOID(check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
+  FDMA_TRY_VOID(copy_to_host(&row, impl.state.rows, sizeof row, stream));
   if (row.kv_len == impl.kv_len && row.q_len == impl.q_len) return {};
   // The state after replays of append_causal: every key has been shown, the last one by the last
   // query.
@@ -324,24 +311,22 @@ Result<void> DeviceIncrementalTopk::live_keys(std::int32_t* keys, std::int64_t r
         "more, got " +
         std::to_string(row_size));
   }
-  zoh::launch_live_keys(impl_->state, keys, row_size, counts, stream);
-  return check_cuda(cudaGetLastError(), "live_keys: launch");
+  return impl_->gpu->incremental_topk.launch_live_keys(impl_->state, keys, row_size, counts,
+                                                       stream);
 }
 
 Result<std::vector<ColumnIntervals>> DeviceIncrementalTopk::intervals(Stream stream) {
   FDMA_TRY_VOID(refresh(stream));
   const Impl& impl = *impl_;
   const auto rows = static_cast<std::size_t>(impl.state.num_rows);
-  const std::size_t row_bytes = static_cast<std::size_t>(impl.kv_len) * sizeof(Interval);
   try {
     std::vector<Interval> all(rows * static_cast<std::size_t>(impl.kv_len));
     if (!all.empty()) {
-      FDMA_TRY_VOID(check_cuda(
-          cudaMemcpy2DAsync(all.data(), row_bytes, impl.state.kept,
-                            static_cast<std::size_t>(impl.options.capacity) * sizeof(Interval),
-                            row_bytes, rows, cudaMemcpyDeviceToHost, stream),
-          "cudaMemcpy2DAsync"));
-      FDMA_TRY_VOID(check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
+      constexpr std::int64_t kIntervalBytes = sizeof(Interval);
+      FDMA_TRY_VOID(impl.gpu->memory.copy_rows_to_host(
+          all.data(), impl.state.kept, impl.options.capacity * kIntervalBytes,
+          impl.kv_len * kIntervalBytes, impl.state.num_rows, stream));
+      FDMA_TRY_VOID(wait_for(stream));
     }
     for (Interval& interval : all) {
       if (interval.end == kOpenEnd) interval.end = static_cast<std::int32_t>(impl.q_len);

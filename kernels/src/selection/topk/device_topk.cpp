@@ -1,39 +1,33 @@
 // DeviceTopk: masks are cut into key segments on the host once and stored in one allocation of
 // device memory.
-#include <cuda_runtime.h>
+#include "selection/topk/device_topk.hpp"
 
 #include <algorithm>
 #include <new>
 #include <string>
 
-#include "cuda/cuda_error.hpp"
-#include "selection/topk/device_topk.hpp"
+#include "cuda/gpu_library.hpp"
+#include "cuda/gpu_memory.hpp"
+#include "fdma/kernels/device_memory.hpp"
+#include "fdma/kernels/device_stream.hpp"
 #include "selection/topk/topk_rows.hpp"
 
 namespace fdma {
 
 struct DeviceTopk::Impl {
+  const GpuLibrary* gpu = nullptr;
   std::int64_t num_batches = 0, num_heads = 0, kv_len = 0, w = 0;
   std::vector<std::int64_t> q_len_of, kv_len_of;  ///< of each row
   std::int64_t num_key_segments = 0, num_sorted = 0, most_parts = 0;
   int device = 0;
-  std::int64_t size_bytes = 0;
-  void* memory = nullptr;
+  DeviceMemory memory;
   const zoh::KeySegment* key_segments = nullptr;
   const int2* queries = nullptr;
   const std::uint16_t* ordinals = nullptr;
-
-  Impl() = default;
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-  ~Impl() {
-    if (memory != nullptr) cudaFree(memory);
-  }
 };
 
 namespace {
 
-using sm90::check_cuda;
 constexpr std::int64_t kAlignment = 256;
 
 bool has_samples(std::int64_t most_parts) {
@@ -45,6 +39,7 @@ std::int64_t aligned(std::int64_t bytes) { return ceil_div(bytes, kAlignment) * 
 Result<std::unique_ptr<DeviceTopk::Impl>> upload_rows(const TopkRows& rows, const zoh::CutRows& cut,
                                                       std::int64_t w, Stream stream) {
   auto impl = std::make_unique<DeviceTopk::Impl>();
+  FDMA_TRY(impl->gpu, gpu_library());
   impl->num_batches = rows.num_batches;
   impl->num_heads = rows.num_heads_kv;
   impl->kv_len = rows.kv_len;
@@ -56,23 +51,18 @@ Result<std::unique_ptr<DeviceTopk::Impl>> upload_rows(const TopkRows& rows, cons
   impl->num_key_segments = static_cast<std::int64_t>(cut.key_segments.size());
   impl->num_sorted = cut.num_sorted;
   impl->most_parts = cut.most_parts;
-  FDMA_TRY_VOID(check_cuda(cudaGetDevice(&impl->device), "cudaGetDevice"));
+  FDMA_TRY(impl->device, current_device());
   const auto bytes_of = [](const auto& array) {
     return static_cast<std::int64_t>(array.size() * sizeof(array[0]));
   };
   const std::int64_t queries_at = aligned(bytes_of(cut.key_segments));
   const std::int64_t ordinals_at = queries_at + aligned(bytes_of(cut.queries));
-  impl->size_bytes = std::max(ordinals_at + aligned(bytes_of(cut.ordinals)), kAlignment);
-  FDMA_TRY_VOID(check_cuda(cudaMalloc(&impl->memory, static_cast<std::size_t>(impl->size_bytes)),
-                           "cudaMalloc"));
-  char* const base = static_cast<char*>(impl->memory);
-  // The source is pageable memory, so it may be freed when each call returns.
+  FDMA_TRY(impl->memory, DeviceMemory::allocate(
+                             std::max(ordinals_at + aligned(bytes_of(cut.ordinals)), kAlignment)));
+  char* const base = static_cast<char*>(impl->memory.data());
   const auto copy = [&](std::int64_t at, const auto& array) -> Result<void> {
     if (array.empty()) return {};
-    return check_cuda(
-        cudaMemcpyAsync(base + at, array.data(), static_cast<std::size_t>(bytes_of(array)),
-                        cudaMemcpyHostToDevice, stream),
-        "cudaMemcpyAsync");
+    return impl->gpu->memory.copy_to_device(base + at, array.data(), bytes_of(array), stream);
   };
   FDMA_TRY_VOID(copy(0, cut.key_segments));
   FDMA_TRY_VOID(copy(queries_at, cut.queries));
@@ -95,7 +85,7 @@ std::int64_t DeviceTopk::num_batches() const { return impl_->num_batches; }
 std::int64_t DeviceTopk::num_heads_kv() const { return impl_->num_heads; }
 std::int64_t DeviceTopk::kv_len() const { return impl_->kv_len; }
 int DeviceTopk::device() const { return impl_->device; }
-std::int64_t DeviceTopk::size_bytes() const { return impl_->size_bytes; }
+std::int64_t DeviceTopk::size_bytes() const { return impl_->memory.size_bytes(); }
 std::int64_t DeviceTopk::workspace_bytes() const {
   const std::int64_t ends =
       impl_->most_parts <= zoh::kFewParts ? impl_->num_sorted * impl_->most_parts : 0;
@@ -123,7 +113,7 @@ Result<void> DeviceTopk::select(const TensorView& scores, Interval* kept, void* 
   const Impl& impl = *impl_;
   FDMA_TRY_VOID(zoh::check_topk_scores(scores, impl.num_batches, impl.num_heads, impl.kv_len));
   if (impl.num_key_segments == 0) return {};
-  if (kept == nullptr || reinterpret_cast<std::uintptr_t>(kept) % sizeof(int2) != 0) {
+  if (kept == nullptr || reinterpret_cast<std::uintptr_t>(kept) % sizeof(Interval) != 0) {
     return Error{ErrorCode::invalid_argument,
                  "kept: expected device memory at a multiple of 8 bytes"};
   }
@@ -156,7 +146,7 @@ Result<void> DeviceTopk::select(const TensorView& scores, Interval* kept, void* 
   }
   call.kept = reinterpret_cast<int2*>(kept);
   call.status = status;
-  return zoh::launch_topk(call, impl.num_key_segments, impl.num_sorted, stream);
+  return impl.gpu->topk.launch(call, impl.num_key_segments, impl.num_sorted, stream);
 }
 
 Result<std::vector<ColumnIntervals>> DeviceTopk::to_host(const Interval* kept,
@@ -165,10 +155,8 @@ Result<std::vector<ColumnIntervals>> DeviceTopk::to_host(const Interval* kept,
   try {
     std::vector<Interval> all(impl.q_len_of.size() * static_cast<std::size_t>(impl.kv_len));
     if (!all.empty()) {
-      FDMA_TRY_VOID(check_cuda(cudaMemcpyAsync(all.data(), kept, all.size() * sizeof(Interval),
-                                               cudaMemcpyDeviceToHost, stream),
-                               "cudaMemcpyAsync"));
-      FDMA_TRY_VOID(check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
+      FDMA_TRY_VOID(copy_to_host(all.data(), kept,
+                                 static_cast<std::int64_t>(all.size() * sizeof(Interval)), stream));
     }
     return zoh::columns_of_rows(all, impl.kv_len, impl.q_len_of, impl.kv_len_of);
   } catch (const std::bad_alloc&) {
