@@ -17,6 +17,12 @@ class GpuScoreGradients;   // selection/scores/gpu_scores.hpp
 class GpuTopk;             // selection/topk/device_topk.hpp
 class GpuIncrementalTopk;  // selection/topk/device_incremental_topk.hpp
 }  // namespace zoh
+namespace dynamic_mask {
+class GpuDynamicMask;  // dynamic_mask/device_call.hpp
+}
+namespace cusparse {
+class GpuCusparse;  // cusparse/gpu_cusparse.hpp
+}
 
 /// The interfaces of a build with CUDA. They exist whether or not the machine has a GPU.
 struct GpuLibrary {
@@ -26,20 +32,28 @@ struct GpuLibrary {
   const zoh::GpuScoreGradients& score_gradients;
   const zoh::GpuTopk& topk;
   const zoh::GpuIncrementalTopk& incremental_topk;
+  const dynamic_mask::GpuDynamicMask& dynamic_mask;
 };
 
 /// Errors      unsupported: this build has no CUDA
 Result<const GpuLibrary*> gpu_library();
 
-/// The implementations, for gpu_library() alone. The CUDA source that is named
+/// The baseline by cuSPARSE, which takes cusparse.h besides.
+///
+/// Errors      unsupported: this build has no CUDA, or was made without cusparse.h
+Result<const cusparse::GpuCusparse*> gpu_cusparse();
+
+/// The implementations, for gpu_library() and gpu_cusparse() alone. The CUDA source that is named
 /// defines each.
 namespace with_cuda {
-const GpuMemory& memory();                          // cuda/device_memory.cu
-const GpuStreams& streams();                        // cuda/device_stream.cu
-const zoh::GpuScores& scores();                     // selection/scores/zoh_scores.cu
-const zoh::GpuScoreGradients& score_gradients();    // selection/scores/zoh_backward.cu
-const zoh::GpuTopk& topk();                         // selection/topk/select_topk.cu
-const zoh::GpuIncrementalTopk& incremental_topk();  // selection/topk/incremental_step.cu
+const GpuMemory& memory();                           // cuda/device_memory.cu
+const GpuStreams& streams();                         // cuda/device_stream.cu
+const zoh::GpuScores& scores();                      // selection/scores/zoh_scores.cu
+const zoh::GpuScoreGradients& score_gradients();     // selection/scores/zoh_backward.cu
+const zoh::GpuTopk& topk();                          // selection/topk/select_topk.cu
+const zoh::GpuIncrementalTopk& incremental_topk();   // selection/topk/incremental_step.cu
+const dynamic_mask::GpuDynamicMask& dynamic_mask();  // dynamic_mask/device_call.cu
+const cusparse::GpuCusparse& cusparse();             // cusparse/cusparse_attention.cu
 }  // namespace with_cuda
 
 }  // namespace fdma

@@ -1,5 +1,5 @@
-// CusparseAttention: patterns, buffers, and one SDDMM, softmax and SpMM for each head. It is a
-// baseline and an oracle for the GPU backends.
+// CusparseAttention on a device: patterns, buffers, and one SDDMM, softmax and SpMM for each head.
+// It is a baseline and an oracle for the GPU backends.
 //
 // Heads run one after the other. cuSPARSE can batch CSR matrices, but needs the columns of each of
 // them stored separately, which is 4 bytes per cell and head. Here heads that see the same keys
@@ -15,7 +15,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <new>
 #include <utility>
@@ -23,12 +22,15 @@
 
 #include "call/attention_call.hpp"
 #include "cuda/cuda_error.hpp"
+#include "cuda/gpu_library.hpp"
 #include "cusparse/csr_kernels.hpp"
 #include "cusparse/csr_rows.hpp"
 #include "cusparse/descriptors.hpp"
+#include "cusparse/gpu_cusparse.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/kernels/cusparse_attention.hpp"
 #include "fdma/kernels/device_memory.hpp"
+#include "fdma/kernels/device_stream.hpp"
 
 namespace fdma {
 
@@ -154,17 +156,11 @@ Result<Rows> readable(const Rows& rows, std::int64_t num_rows, std::int64_t num_
   return scratch.rows;
 }
 
-}  // namespace
-
-struct CusparseAttention::Impl {
+struct PreparedMask final : CusparseAttention::Impl {
   const cusparse::Library* library = nullptr;
   cusparse::Handle handle{nullptr, {}};
-  AttentionShape shape;
-  ScoreSpec score;
   StepTypes types;
   cusparseSpMMAlg_t spmm = CUSPARSE_SPMM_CSR_ALG3;
-  int device = -1;
-  std::int64_t size_bytes = 0;
   std::vector<Pattern> patterns;           // one per group of the mask
   std::vector<std::int32_t> pattern_of;    // [batch * heads_q]
   DeviceMemory logits, own_probabilities;  // of one head; the second only if they are not float32
@@ -190,14 +186,15 @@ struct CusparseAttention::Impl {
   Result<void> run_head(const Pattern& pattern, const AttentionCall& call, float scale,
                         std::int64_t b, std::int64_t h, const Rows& keys_of_head,
                         const Rows& values_of_head, Stream stream);
-  Result<void> run(const AttentionCall& call, float scale, Stream stream);
+  Result<void> run(const AttentionCall& call, float scale, Stream stream) override;
 };
 
-Result<void> CusparseAttention::Impl::make_patterns(const BlockMask& mask, bool has_wide_indices) {
+Result<void> PreparedMask::make_patterns(const BlockMask& mask, bool has_wide_indices) {
   for (std::int64_t g = 0; g < mask.num_groups(); ++g) {
     FDMA_TRY(Pattern pattern,
              make_pattern(segment_of_group(mask, g, mask.block), has_wide_indices));
     size_bytes += pattern.row_offsets.size_bytes() + pattern.columns.size_bytes();
+    num_cells += pattern.csr.num_cells;
     patterns.push_back(std::move(pattern));
   }
   for (std::int64_t b = 0; b < shape.batch; ++b) {
@@ -209,7 +206,7 @@ Result<void> CusparseAttention::Impl::make_patterns(const BlockMask& mask, bool 
   return {};
 }
 
-Result<void> CusparseAttention::Impl::make_buffers() {
+Result<void> PreparedMask::make_buffers() {
   std::int64_t most_cells = 0;
   for (const Pattern& pattern : patterns) most_cells = std::max(most_cells, pattern.csr.num_cells);
   FDMA_TRY(logits, DeviceMemory::allocate(most_cells * 4));
@@ -230,7 +227,7 @@ Result<void> CusparseAttention::Impl::make_buffers() {
 
 // Makes descriptors and buffers of one pattern. Both products preprocess it now instead of at every
 // call.
-Result<void> CusparseAttention::Impl::prepare(Pattern& pattern) {
+Result<void> PreparedMask::prepare(Pattern& pattern) {
   const Csr& csr = pattern.csr;
   if (csr.num_cells == 0) return {};
   FDMA_TRY(pattern.logits, make_csr(*library, csr, logits.data(), DType::float32));
@@ -270,10 +267,9 @@ Result<void> CusparseAttention::Impl::prepare(Pattern& pattern) {
   return {};
 }
 
-Result<void> CusparseAttention::Impl::run_head(const Pattern& pattern, const AttentionCall& call,
-                                               float scale, std::int64_t b, std::int64_t h,
-                                               const Rows& keys_of_head, const Rows& values_of_head,
-                                               Stream stream) {
+Result<void> PreparedMask::run_head(const Pattern& pattern, const AttentionCall& call, float scale,
+                                    std::int64_t b, std::int64_t h, const Rows& keys_of_head,
+                                    const Rows& values_of_head, Stream stream) {
   const Csr& csr = pattern.csr;
   const std::int64_t h_kv = h / shape.group_size();
   const Rows out_of_head = head_of(call.out, b, h);
@@ -326,7 +322,7 @@ Result<void> CusparseAttention::Impl::run_head(const Pattern& pattern, const Att
       "copy_rows");
 }
 
-Result<void> CusparseAttention::Impl::run(const AttentionCall& call, float scale, Stream stream) {
+Result<void> PreparedMask::run(const AttentionCall& call, float scale, Stream stream) {
   FDMA_TRY_VOID(library->check(library->set_stream(handle.get(), stream), "cusparseSetStream"));
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     if (shape.q_len(b) == 0) continue;
@@ -350,70 +346,42 @@ Result<void> CusparseAttention::Impl::run(const AttentionCall& call, float scale
   return {};
 }
 
-CusparseAttention::CusparseAttention(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-CusparseAttention::CusparseAttention(CusparseAttention&&) noexcept = default;
-CusparseAttention& CusparseAttention::operator=(CusparseAttention&&) noexcept = default;
-CusparseAttention::~CusparseAttention() = default;
-
-const AttentionShape& CusparseAttention::shape() const { return impl_->shape; }
-int CusparseAttention::device() const { return impl_->device; }
-std::int64_t CusparseAttention::size_bytes() const { return impl_->size_bytes; }
-
-std::int64_t CusparseAttention::num_cells() const {
-  std::int64_t count = 0;
-  for (const Pattern& pattern : impl_->patterns) count += pattern.csr.num_cells;
-  return count;
-}
-
-Result<CusparseAttention> CusparseAttention::make(const BlockMask& mask,
-                                                  const AttentionShape& shape,
-                                                  const ScoreSpec& score,
-                                                  const CusparseOptions& options) {
-  FDMA_TRY_VOID(validate(shape));
-  if (score.kind != ScoreKind::none && score.kind != ScoreKind::key_bias) {
-    return Error{ErrorCode::unsupported,
-                 "score: expected none or key_bias, got " + std::string(to_string(score.kind))};
+class CudaCusparse final : public cusparse::GpuCusparse {
+ public:
+  Result<std::string> version(const std::string& path) const override {
+    FDMA_TRY(const cusparse::Library* const library, cusparse::open_library(path));
+    return library->version();
   }
-  FDMA_TRY_VOID(check_mask_fits(mask, shape));
-  FDMA_TRY_VOID(check_backend(Backend::sm90));
-  auto impl = std::make_unique<Impl>();
-  FDMA_TRY(impl->library, cusparse::open_library(options.library));
-  FDMA_TRY_VOID(check_cuda(cudaGetDevice(&impl->device), "cudaGetDevice"));
-  FDMA_TRY(impl->handle, cusparse::make_handle(*impl->library));
-  impl->shape = shape;
-  impl->score = score;
-  impl->types = step_types(shape, options.precision);
-  impl->spmm = spmm_algorithm(options.spmm);
-  try {
-    FDMA_TRY_VOID(impl->make_patterns(mask, options.has_wide_indices));
-  } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory,
-                 "mask: no host memory for the key intervals of its rows"};
-  }
-  FDMA_TRY_VOID(impl->make_buffers());
-  for (Pattern& pattern : impl->patterns) FDMA_TRY_VOID(impl->prepare(pattern));
-  FDMA_TRY_VOID(check_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize"));
-  return CusparseAttention(std::move(impl));
-}
 
-Result<void> CusparseAttention::forward(const AttentionTensors& tensors, Stream stream,
-                                        const AttentionOptions& options) {
-  FDMA_TRY(const AttentionCall call,
-           checked_call(impl_->shape, impl_->score, tensors, options, Device::cuda));
-  if (call.out_low.data != nullptr) {
-    return Error{ErrorCode::unsupported, "out_low: cuSPARSE gives none"};
+  Result<std::unique_ptr<CusparseAttention::Impl>> prepare(
+      const BlockMask& mask, const AttentionShape& shape, const ScoreSpec& score,
+      const CusparseOptions& options) const override {
+    auto prepared = std::make_unique<PreparedMask>();
+    FDMA_TRY(prepared->library, cusparse::open_library(options.library));
+    FDMA_TRY(prepared->device, current_device());
+    FDMA_TRY(prepared->handle, cusparse::make_handle(*prepared->library));
+    prepared->shape = shape;
+    prepared->score = score;
+    prepared->types = step_types(shape, options.precision);
+    prepared->spmm = spmm_algorithm(options.spmm);
+    try {
+      FDMA_TRY_VOID(prepared->make_patterns(mask, options.has_wide_indices));
+    } catch (const std::bad_alloc&) {
+      return Error{ErrorCode::out_of_memory,
+                   "mask: no host memory for the key intervals of its rows"};
+    }
+    FDMA_TRY_VOID(prepared->make_buffers());
+    for (Pattern& pattern : prepared->patterns) FDMA_TRY_VOID(prepared->prepare(pattern));
+    FDMA_TRY_VOID(check_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize"));
+    return Result<std::unique_ptr<CusparseAttention::Impl>>(std::move(prepared));
   }
-  int device = -1;
-  FDMA_TRY_VOID(check_cuda(cudaGetDevice(&device), "cudaGetDevice"));
-  if (device != impl_->device) {
-    return Error{ErrorCode::unsupported,
-                 "the patterns are on CUDA device " + std::to_string(impl_->device) +
-                     ", but the current device is " + std::to_string(device)};
-  }
-  const float scale = options.softmax_scale != 0.0f
-                          ? options.softmax_scale
-                          : 1.0f / std::sqrt(static_cast<float>(impl_->shape.head_dim));
-  return impl_->run(call, scale, stream);
+};
+
+}  // namespace
+
+const cusparse::GpuCusparse& with_cuda::cusparse() {
+  static const CudaCusparse cusparse;
+  return cusparse;
 }
 
 }  // namespace fdma

@@ -10,10 +10,8 @@
 #include <vector>
 
 #include "cusparse/cusparse_library.hpp"
-#include "fdma/kernels/cusparse_attention.hpp"
 
-namespace fdma {
-namespace cusparse {
+namespace fdma::cusparse {
 namespace {
 
 constexpr const char* kSoname = "libcusparse.so.12";
@@ -86,6 +84,16 @@ Result<void> Library::check(cusparseStatus_t status, const char* call) const {
   return Error{code, std::string(call) + ": " + error_string(status)};
 }
 
+Result<std::string> Library::version() const {
+  std::string version;
+  for (const libraryPropertyType part : {MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL}) {
+    int value = 0;
+    FDMA_TRY_VOID(check(get_property(part, &value), "cusparseGetProperty"));
+    append(version, ".", std::to_string(value));
+  }
+  return version;
+}
+
 Result<const Library*> open_library(const std::string& path) {
   static std::mutex mutex;
   // Keyed by the name that was found
@@ -113,18 +121,4 @@ Result<const Library*> open_library(const std::string& path) {
           "or its folder"};
 }
 
-}  // namespace cusparse
-
-Result<std::string> cusparse_version(const std::string& library) {
-  using cusparse::append;
-  FDMA_TRY(const cusparse::Library* const opened, cusparse::open_library(library));
-  std::string version;
-  for (const libraryPropertyType part : {MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL}) {
-    int value = 0;
-    FDMA_TRY_VOID(opened->check(opened->get_property(part, &value), "cusparseGetProperty"));
-    append(version, ".", std::to_string(value));
-  }
-  return version;
-}
-
-}  // namespace fdma
+}  // namespace fdma::cusparse

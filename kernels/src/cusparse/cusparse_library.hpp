@@ -31,6 +31,8 @@ struct Library {
   /// Success for CUSPARSE_STATUS_SUCCESS, otherwise unsupported, out_of_memory or cuda, with a
   /// message that names the call.
   Result<void> check(cusparseStatus_t status, const char* call) const;
+  /// Major, minor and patch, for example "12.6.3".
+  Result<std::string> version() const;
 };
 
 /// Opens the library at `path` (a file or a folder), or where CusparseOptions::library says. It

@@ -8,6 +8,7 @@
 
 #include "cuda/cuda_error.hpp"
 #include "cuda/device_plan.hpp"
+#include "cuda/gpu_library.hpp"
 #include "dynamic_mask/call_check.hpp"
 #include "dynamic_mask/device_backward.hpp"
 #include "dynamic_mask/device_call.hpp"
@@ -257,8 +258,6 @@ Result<DeviceMemory> upload_lengths(const DynamicMaskSpec& spec, const Selection
   return Result<DeviceMemory>(std::move(memory));
 }
 
-}  // namespace
-
 Result<std::unique_ptr<DeviceCall>> make_device_call(const DynamicMaskSpec& spec,
                                                      const TopkRows& rows, Stream stream) {
   Result<DeviceTopk> topk = DeviceTopk::make(rows, spec.w, stream);
@@ -279,4 +278,22 @@ Result<std::unique_ptr<DeviceCall>> make_device_call(const DynamicMaskSpec& spec
                                  selection, std::move(backward)));
 }
 
+class Sm90DynamicMask final : public GpuDynamicMask {
+ public:
+  Result<std::unique_ptr<DeviceCall>> prepare(const DynamicMaskSpec& spec, const TopkRows& rows,
+                                              Stream stream) const override {
+    return make_device_call(spec, rows, stream);
+  }
+};
+
+}  // namespace
 }  // namespace fdma::dynamic_mask
+
+namespace fdma {
+
+const dynamic_mask::GpuDynamicMask& with_cuda::dynamic_mask() {
+  static const dynamic_mask::Sm90DynamicMask dynamic_mask;
+  return dynamic_mask;
+}
+
+}  // namespace fdma

@@ -29,8 +29,16 @@ class DeviceCall {
                                                        Stream stream) const = 0;
 };
 
-/// Errors: those of DynamicMaskAttention::make. A build without CUDA: unsupported.
-Result<std::unique_ptr<DeviceCall>> make_device_call(const DynamicMaskSpec& spec,
-                                                     const TopkRows& rows, Stream stream);
+/// Implemented by device_call.cu.
+class GpuDynamicMask {
+ public:
+  /// On the current device. Errors: those of DynamicMaskAttention::make.
+  virtual Result<std::unique_ptr<DeviceCall>> prepare(const DynamicMaskSpec& spec,
+                                                      const TopkRows& rows,
+                                                      Stream stream) const = 0;
+
+ protected:
+  ~GpuDynamicMask() = default;
+};
 
 }  // namespace fdma::dynamic_mask

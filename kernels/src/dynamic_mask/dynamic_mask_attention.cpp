@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "cuda/gpu_library.hpp"
 #include "dynamic_mask/device_call.hpp"
 #include "dynamic_mask/host_call.hpp"
 #include "dynamic_mask/selection_plan.hpp"
@@ -103,7 +104,8 @@ Result<std::unique_ptr<DynamicMaskAttention::Impl>> prepare(DynamicMaskSpec spec
   impl->spec = std::move(spec);
   if (impl->spec.backend.traits().device == Device::cuda) {
     FDMA_TRY_VOID(check_backend(impl->spec.backend));
-    FDMA_TRY(impl->on_device, dynamic_mask::make_device_call(impl->spec, rows, stream));
+    FDMA_TRY(const GpuLibrary* const gpu, gpu_library());
+    FDMA_TRY(impl->on_device, gpu->dynamic_mask.prepare(impl->spec, rows, stream));
     rows.masks.clear();
   } else {
     const ScoreSpec score = dynamic_mask::score_of(impl->spec.bias);
