@@ -51,7 +51,7 @@ class Linter:
             of_folder.setdefault(source.parent, command)
             if source in sources:
                 self.commands.setdefault(source, command)
-        # Sources that this build leaves out (no_cuda*.cpp) are read like their neighbours.
+        # A source that this build leaves out is read like its neighbours.
         for source in sources:
             if source.parent in of_folder:
                 self.commands.setdefault(source, of_folder[source.parent])

@@ -5,15 +5,13 @@
 
 #include "backend/cpu_backend.hpp"
 #include "backend/sm90_traits.hpp"
-#if FDMA_HAS_CUDA
-#include "backend/sm90_backend.hpp"
-#endif
+#include "cuda/gpu_library.hpp"
 
 namespace fdma {
 namespace {
 
 // A backend whose kernels are not in this build.
-class [[maybe_unused]] AbsentBackend final : public AttentionBackend {
+class AbsentBackend final : public AttentionBackend {
  public:
   AbsentBackend(const BackendTraits& traits, std::string reason)
       : traits_(traits), reason_(std::move(reason)) {}
@@ -33,12 +31,9 @@ class [[maybe_unused]] AbsentBackend final : public AttentionBackend {
 };
 
 std::unique_ptr<AttentionBackend> sm90_backend() {
-#if FDMA_HAS_CUDA
-  return sm90::make_backend();
-#else
-  return std::make_unique<AbsentBackend>(sm90::traits(),
-                                         "this build has no CUDA (FDMA_CUDA=OFF, or no nvcc)");
-#endif
+  const Result<const GpuLibrary*> gpu = gpu_library();
+  if (gpu) return (*gpu)->make_sm90_backend();
+  return std::make_unique<AbsentBackend>(sm90::traits(), gpu.error().message);
 }
 
 }  // namespace

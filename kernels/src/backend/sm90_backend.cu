@@ -4,10 +4,11 @@
 #include <string>
 #include <utility>
 
-#include "backend/sm90_backend.hpp"
 #include "backend/sm90_traits.hpp"
 #include "calibrate/sm90.hpp"
 #include "cuda/device_plan.hpp"
+#include "cuda/gpu_library.hpp"
+#include "fdma/kernels/attention_backend.hpp"
 #include "fdma/kernels/device_memory.hpp"
 #include "sm90/backward/attention_backward.hpp"
 #include "sm90/forward/attention_forward.hpp"
@@ -74,7 +75,12 @@ class Sm90Backend final : public AttentionBackend {
 };
 
 }  // namespace
-
-std::unique_ptr<AttentionBackend> make_backend() { return std::make_unique<Sm90Backend>(); }
-
 }  // namespace fdma::sm90
+
+namespace fdma::with_cuda {
+
+std::unique_ptr<AttentionBackend> make_sm90_backend() {
+  return std::make_unique<sm90::Sm90Backend>();
+}
+
+}  // namespace fdma::with_cuda

@@ -6,10 +6,10 @@ namespace fdma {
 
 Result<const GpuLibrary*> gpu_library() {
 #if FDMA_HAS_CUDA
-  static const GpuLibrary library{with_cuda::memory(),      with_cuda::streams(),
-                                  with_cuda::scores(),      with_cuda::score_gradients(),
-                                  with_cuda::topk(),        with_cuda::incremental_topk(),
-                                  with_cuda::dynamic_mask()};
+  static const GpuLibrary library{with_cuda::memory(),       with_cuda::streams(),
+                                  with_cuda::scores(),       with_cuda::score_gradients(),
+                                  with_cuda::topk(),         with_cuda::incremental_topk(),
+                                  with_cuda::dynamic_mask(), with_cuda::make_sm90_backend};
   return &library;
 #else
   return Error{ErrorCode::unsupported, "this build has no CUDA (FDMA_CUDA=OFF, or no nvcc)"};

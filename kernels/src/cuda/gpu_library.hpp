@@ -5,12 +5,15 @@
 // CUDA source of that room implements it. So it stands below all of these rooms.
 #pragma once
 
+#include <memory>
+
 #include "fdma/base/result.hpp"
 
 namespace fdma {
 
-class GpuMemory;   // cuda/gpu_memory.hpp
-class GpuStreams;  // cuda/gpu_streams.hpp
+class AttentionBackend;  // fdma/kernels/attention_backend.hpp
+class GpuMemory;         // cuda/gpu_memory.hpp
+class GpuStreams;        // cuda/gpu_streams.hpp
 namespace zoh {
 class GpuScores;           // selection/scores/gpu_scores.hpp
 class GpuScoreGradients;   // selection/scores/gpu_scores.hpp
@@ -33,6 +36,7 @@ struct GpuLibrary {
   const zoh::GpuTopk& topk;
   const zoh::GpuIncrementalTopk& incremental_topk;
   const dynamic_mask::GpuDynamicMask& dynamic_mask;
+  std::unique_ptr<AttentionBackend> (*make_sm90_backend)();
 };
 
 /// Errors      unsupported: this build has no CUDA
@@ -46,14 +50,15 @@ Result<const cusparse::GpuCusparse*> gpu_cusparse();
 /// The implementations, for gpu_library() and gpu_cusparse() alone. The CUDA source that is named
 /// defines each.
 namespace with_cuda {
-const GpuMemory& memory();                           // cuda/device_memory.cu
-const GpuStreams& streams();                         // cuda/device_stream.cu
-const zoh::GpuScores& scores();                      // selection/scores/zoh_scores.cu
-const zoh::GpuScoreGradients& score_gradients();     // selection/scores/zoh_backward.cu
-const zoh::GpuTopk& topk();                          // selection/topk/select_topk.cu
-const zoh::GpuIncrementalTopk& incremental_topk();   // selection/topk/incremental_step.cu
-const dynamic_mask::GpuDynamicMask& dynamic_mask();  // dynamic_mask/device_call.cu
-const cusparse::GpuCusparse& cusparse();             // cusparse/cusparse_attention.cu
+const GpuMemory& memory();                              // cuda/device_memory.cu
+const GpuStreams& streams();                            // cuda/device_stream.cu
+const zoh::GpuScores& scores();                         // selection/scores/zoh_scores.cu
+const zoh::GpuScoreGradients& score_gradients();        // selection/scores/zoh_backward.cu
+const zoh::GpuTopk& topk();                             // selection/topk/select_topk.cu
+const zoh::GpuIncrementalTopk& incremental_topk();      // selection/topk/incremental_step.cu
+const dynamic_mask::GpuDynamicMask& dynamic_mask();     // dynamic_mask/device_call.cu
+std::unique_ptr<AttentionBackend> make_sm90_backend();  // backend/sm90_backend.cu
+const cusparse::GpuCusparse& cusparse();                // cusparse/cusparse_attention.cu
 }  // namespace with_cuda
 
 }  // namespace fdma

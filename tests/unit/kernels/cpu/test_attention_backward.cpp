@@ -314,7 +314,7 @@ TEST_F(BackwardErrors, NameWhatIsWrong) {
   EXPECT_EQ(error([](auto& plan, auto&) { plan.direction = Direction::forward; }),
             "direction: attention_backward takes a plan of direction backward, got one of forward");
   EXPECT_EQ(error([](auto& plan, auto&) { plan.backend = Backend::sm90; }),
-            "backend: expected a plan for cpu, got one for sm90: upload it");
+            "backend: expected a plan for cpu, got one for sm90: prepare it");
   EXPECT_EQ(error([](auto&, auto& tensors) { tensors.lse = {}; }),
             "lse: is missing; the forward call that gave out returns it");
   EXPECT_EQ(error([](auto&, auto& tensors) { tensors.dq.dtype = DType::float16; }),
