@@ -112,7 +112,7 @@ void write_message(MessageWriter& out, BlockMask mask) {
 
 Result<BlockMask> read_mask_message(MessageReader& in) {
   BlockMask mask;
-  FDMA_TRY(const std::uint64_t format, in.number(static_cast<std::uint64_t>(MaskFormat::dense)));
+  FDMA_TRY(const std::uint64_t format, in.number(kMaskFormats.size() - 1));
   FDMA_TRY(mask.shape.num_batches, in.integer(1, kMaxCount));
   FDMA_TRY(mask.shape.num_heads, in.integer(1, kMaxCount));
   FDMA_TRY(const std::int64_t block_q, in.integer(1, kMaxBlockSide));

@@ -89,7 +89,8 @@ Result<BlockMask::Storage> convert_storage(const BlockMask& mask, MaskFormat for
                                        [](const SegmentMask& m) { return dense_from_segment(m); });
   }
   return Error{ErrorCode::invalid_argument,
-               fmt::format("format: {}, expected 0 to 5", static_cast<int>(format))};
+               fmt::format("format: {}, expected 0 to {}", static_cast<int>(format),
+                           kMaskFormats.size() - 1)};
 }
 
 bool has_blocks(MaskFormat format) {

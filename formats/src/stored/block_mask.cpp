@@ -10,8 +10,10 @@
 namespace fdma {
 namespace {
 
-constexpr std::array<std::string_view, 6> kFormatNames{"segment", "parametric", "bitset",
-                                                       "bcsr",    "columns",    "dense"};
+constexpr auto kFormatNames = std::to_array<std::string_view>(
+    {"segment", "parametric", "bitset", "bcsr", "columns", "dense"});
+static_assert(kFormatNames.size() == kMaskFormats.size());
+static_assert(std::variant_size_v<BlockMask::Storage> == kMaskFormats.size());
 
 template <class T>
 std::int64_t bytes_of(const std::vector<T>& values) {

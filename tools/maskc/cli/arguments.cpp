@@ -228,10 +228,9 @@ OptionSpec block_option(std::string_view help) {
 }
 
 OptionSpec format_option(std::string_view help) {
-  return {.name = "format",
-          .value = "FORMAT",
-          .help = help,
-          .choices = {"segment", "parametric", "bitset", "bcsr", "columns", "dense"}};
+  OptionSpec option{.name = "format", .value = "FORMAT", .help = help};
+  for (const MaskFormat format : kMaskFormats) option.choices.push_back(to_string(format));
+  return option;
 }
 
 OptionSpec threads_option() {

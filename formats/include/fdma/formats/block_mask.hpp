@@ -1,6 +1,7 @@
 // BlockMask: a mask as stored, over all batch elements and heads.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -22,6 +23,10 @@ namespace fdma {
 /// The formats, in the order of the alternatives of BlockMask::Storage. Files and the command line
 /// use the same names: segment, parametric, bitset, bcsr, columns, dense.
 enum class MaskFormat : std::uint8_t { segment, parametric, bitset, bcsr, columns, dense };
+/// All of them, in this order.
+inline constexpr std::array kMaskFormats{MaskFormat::segment, MaskFormat::parametric,
+                                         MaskFormat::bitset,  MaskFormat::bcsr,
+                                         MaskFormat::columns, MaskFormat::dense};
 std::string_view to_string(MaskFormat format);
 Result<MaskFormat> parse_mask_format(std::string_view name);
 

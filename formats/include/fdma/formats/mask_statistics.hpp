@@ -17,7 +17,7 @@ using DrawProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 /// Bytes of the arrays in each format, indexed by MaskFormat. An entry is empty where the format
 /// cannot hold the mask, or where the count takes long and was not asked for.
-using FormatBytes = std::array<std::optional<std::int64_t>, 6>;
+using FormatBytes = std::array<std::optional<std::int64_t>, kMaskFormats.size()>;
 
 /// One group of identical (batch, head) pairs.
 struct GroupStatistics {
