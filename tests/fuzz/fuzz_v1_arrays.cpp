@@ -34,11 +34,11 @@ using fdma::ValidationLevel;
 using fdma::fuzz::Bytes;
 using fdma::fuzz::require;
 
+// The formats, in the order of kMaskFormats, and messages.
 constexpr const char* kTargets[] = {"segment", "parametric", "bitset", "bcsr",
                                     "columns", "dense",      "message"};
-constexpr std::size_t kMessage = 6;
-constexpr MaskFormat kFormats[] = {MaskFormat::segment, MaskFormat::bitset, MaskFormat::bcsr,
-                                   MaskFormat::columns, MaskFormat::dense};
+constexpr std::size_t kMessage = fdma::kMaskFormats.size();
+static_assert(std::size(kTargets) == kMessage + 1);
 
 void check_error(const fdma::Error& error) {
   require(!error.message.empty(), "an error without words");
@@ -77,7 +77,8 @@ fdma::Result<BlockMask> sent(const BlockMask& mask) {
 void use(const BlockMask& mask) {
   require(to_string(fdma::content_hash(mask)).size() == 32, "no content hash");
   const fdma::Hash128 cells = fdma::mask_hash(mask);
-  for (const MaskFormat format : kFormats) {
+  for (const MaskFormat format : fdma::kMaskFormats) {
+    if (format == MaskFormat::parametric) continue;
     const auto converted = fdma::convert(mask, format, mask.block);
     require(converted.has_value(), "a valid mask that cannot be converted");
     if (format != mask.format()) {
@@ -282,7 +283,9 @@ void fuzz_message(Bytes& bytes) {
   const std::int64_t kind = bytes.below(6);
   std::vector<std::byte> message;
   if (kind == 0) {
-    message = message_of(valid_mask(static_cast<MaskFormat>(bytes.below(6)), bytes));
+    message = message_of(valid_mask(
+        fdma::kMaskFormats[static_cast<std::size_t>(bytes.below(std::ssize(fdma::kMaskFormats)))],
+        bytes));
   } else if (kind == 1) {
     message = message_of(interop_group(bytes));
   } else {
@@ -333,7 +336,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (target == kMessage) {
     fuzz_message(bytes);
   } else {
-    fuzz_format(static_cast<MaskFormat>(target), bytes);
+    fuzz_format(fdma::kMaskFormats[target], bytes);
   }
   return 0;
 }

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from .. import _fdma
 from . import names
-from .block_mask import BlockMask
+from .block_mask import BlockMask, Format
 from .compiled_regions import made_outside
 from .expr_types import MaskExpr, MaskLike, TableExpr, _is_condition, _same_symbols
 from .table_arrays import as_array, describe, is_same, on_host
 
 __all__ = ["compile"]
 
-Format: TypeAlias = Literal["segment", "parametric", "bitset", "bcsr", "columns", "dense"]
 MaskMod: TypeAlias = Callable[[Any, Any, Any, Any], Any]
 Lengths: TypeAlias = "int | Sequence[int] | np.ndarray[Any, Any] | Any"
 

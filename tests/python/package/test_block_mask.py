@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from fdma_module import FOLDER  # this import skips the file where the build has no package
-from mask_examples import BLOCKS, BY_NAME, EXAMPLES, FORMATS, Example, in_every_format, tile_classes
+from mask_examples import BLOCKS, BY_NAME, EXAMPLES, Example, in_every_format, tile_classes
+from mask_formats import FORMATS
 
 fdma = pytest.importorskip("fdma")
 every_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
@@ -150,6 +151,15 @@ def test_from_dense_takes_tensors() -> None:
         assert fdma.BlockMask.from_dense(tensor) == fdma.BlockMask.from_dense(cells)
     turned = torch.from_numpy(cells).transpose(1, 2)
     np.testing.assert_array_equal(fdma.BlockMask.from_dense(turned).to_dense()[:, 0], turned)
+
+
+def test_types_name_every_format_of_the_core() -> None:
+    from fdma.masks.block_mask import Format
+
+    with pytest.raises(ValueError) as refused:
+        fdma.compile("causal", 3).to_format("csr")
+    assert str(refused.value) == f"format: 'csr', expected one of {', '.join(FORMATS)}"
+    assert get_args(Format) == FORMATS
 
 
 def test_from_dense_rejects() -> None:

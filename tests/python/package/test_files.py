@@ -15,6 +15,7 @@ import fdma_module
 import numpy as np
 import pytest
 from mask_examples import EXAMPLES, Example, in_every_format
+from mask_formats import FORMATS
 from maskc_tool import maskc, needs_tool
 
 fdma = pytest.importorskip("fdma")
@@ -112,7 +113,7 @@ def test_the_tool_reads_what_the_package_writes(example: Example, tmp_path: Path
 
 
 @needs_tool
-@pytest.mark.parametrize("kind", ["segment", "parametric", "bitset", "bcsr", "columns", "dense"])
+@pytest.mark.parametrize("kind", FORMATS)
 def test_the_package_reads_what_the_tool_writes(kind: str, tmp_path: Path) -> None:
     spec, path = "causal & window(300)", tmp_path / "tool.h5"
     maskc(tmp_path, "compile", "--spec", spec, "--q-len", "1000", "--kv-len", "1200", "--format",

@@ -17,11 +17,10 @@ from typing import Any
 import fdma_module
 import numpy as np
 import pytest
+from mask_formats import FORMATS
 
 fdma = pytest.importorskip("fdma")
 h5py = pytest.importorskip("h5py")
-
-KINDS = ("segment", "parametric", "bitset", "bcsr", "columns", "dense")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,7 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Writes one mask of every format, with two groups and lengths for each batch element."""
     path = tmp_path_factory.mktemp("files") / "masks.h5"
     mask = fdma.compile("causal & window(40 + 30 * h)", [300, 120], 310, batch=2, heads=2)
-    fdma.save(path, {kind: mask.to_format(kind) for kind in KINDS})
+    fdma.save(path, {kind: mask.to_format(kind) for kind in FORMATS})
     return path
 
 
@@ -52,7 +51,7 @@ def replace(group: Any, name: str, values: Any, **storage: Any) -> None:
     group.create_dataset(name, data=values, **storage)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FORMATS)
 def test_every_object_is_needed_and_no_other(kind: str, intact: Path, tmp_path: Path) -> None:
     with h5py.File(intact) as file:
         mask = file["masks"][kind]
@@ -75,7 +74,7 @@ def test_every_object_is_needed_and_no_other(kind: str, intact: Path, tmp_path: 
     refused(path, kind, "unknown attribute more")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FORMATS)
 def test_every_array_has_its_type_and_extents(kind: str, intact: Path, tmp_path: Path) -> None:
     with h5py.File(intact) as file:
         arrays = {name: array[()] for name, array in file["masks"][kind]["groups/0"].items()}
@@ -99,7 +98,7 @@ def test_every_array_has_its_type_and_extents(kind: str, intact: Path, tmp_path:
                 refused(path, kind, words)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FORMATS)
 def test_every_value_counts(kind: str, intact: Path, tmp_path: Path) -> None:
     """The hash finds the changes that the checks of single entries allow."""
     with h5py.File(intact) as file:
@@ -282,7 +281,7 @@ def test_random_damage_is_an_error_or_the_mask(intact: Path, tmp_path: Path) -> 
 
 
 def test_reading_in_a_process_of_its_own(intact: Path, tmp_path: Path) -> None:
-    for kind in KINDS:
+    for kind in FORMATS:
         here, there = (fdma.load(intact, kind, isolate=isolate) for isolate in (False, True))
         assert here == there
         assert (here.content_hash, here.spec) == (there.content_hash, there.spec)

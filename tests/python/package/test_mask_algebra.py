@@ -11,7 +11,8 @@ from typing import Any
 import fdma_module  # noqa: F401  (skips this file where the build has no package)
 import numpy as np
 import pytest
-from mask_examples import BY_NAME, EXAMPLES, FORMATS, Example, in_every_format, tile_classes
+from mask_examples import BY_NAME, EXAMPLES, Example, in_every_format, tile_classes
+from mask_formats import FORMATS
 
 fdma = pytest.importorskip("fdma")
 hypothesis = pytest.importorskip("hypothesis")

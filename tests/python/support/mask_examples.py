@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from mask_formats import FORMATS
 from numpy.typing import NDArray
 
 Cells = NDArray[np.bool_]
-FORMATS = ("segment", "parametric", "bitset", "bcsr", "columns", "dense")
 BLOCKS = ((128, 128), (16, 48), (64, 32))
 
 

@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 import pytest
+from mask_formats import FORMATS
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "file-format.md"
 MASKC = os.environ.get("FDMA_MASKC", "")
@@ -89,7 +90,14 @@ def test_heads_share_groups(tmp_path: Path) -> None:
         np.testing.assert_array_equal(mask["group_of"], [[0, 1, 0, 1], [0, 1, 0, 1]])
 
 
-@pytest.mark.parametrize("kind", ["segment", "parametric", "bitset", "bcsr", "columns", "dense"])
+def test_page_describes_every_format() -> None:
+    page = DOCUMENT.read_text()
+    (values,) = re.findall(r"^\| `format` \| (.*) \|$", page, flags=re.MULTILINE)
+    assert tuple(re.findall(r"`(\w+)`", values)) == FORMATS
+    assert set(FORMATS) <= set(re.findall(r"^### (\w+)$", page, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
 def test_attributes_are_as_documented(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "m.h5"
     maskc("compile", "--spec", "causal", "--q-len", "90", "--kv-len", "100", "--format", kind,
@@ -128,7 +136,7 @@ def rewrite(source: Path, target: Path, **storage: object) -> None:
         copy(old, new)
 
 
-@pytest.mark.parametrize("kind", ["segment", "parametric", "bitset", "bcsr", "columns", "dense"])
+@pytest.mark.parametrize("kind", FORMATS)
 def test_reads_what_h5py_writes(tmp_path: Path, kind: str) -> None:
     ours, theirs = tmp_path / "ours.h5", tmp_path / "theirs.h5"
     maskc("compile", "--spec", "causal & window(40)", "--q-len", "300", "--kv-len", "280",

@@ -16,8 +16,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from mask_formats import FORMATS
 from maskc_inputs import small, two_masks
-from maskc_tool import MASKC, maskc, maskc_json, needs_tool
+from maskc_tool import MASKC, SCHEMA, maskc, maskc_json, needs_tool
 from stopping import STOPPING, default_signals, wait_until_listening
 
 pytestmark = needs_tool
@@ -92,6 +93,10 @@ def test_documents_conform_to_the_schema(tmp_path: Path) -> None:
     removed = maskc_json(tmp_path, "rm", "all.h5:no", "two.h5:a", "all.h5:x")
     assert [file["masks"] for file in removed["files"]] == [["again", "mask"], ["b"]]
     assert names(tmp_path, "all.h5") == ["again", "mask"]
+
+
+def test_schema_names_every_format() -> None:
+    assert tuple(SCHEMA["$defs"]["format"]["enum"]) == FORMATS
 
 
 def test_ls_tells_a_mask_that_cannot_be_read_from_the_others(tmp_path: Path) -> None:

@@ -97,8 +97,7 @@ Result<Passed> pass_hf_mask(const BlockMask& mask, DType dtype) {
 
 std::vector<Representation> representations() {
   std::vector<Representation> all;
-  for (const MaskFormat format : {MaskFormat::segment, MaskFormat::parametric, MaskFormat::bitset,
-                                  MaskFormat::bcsr, MaskFormat::columns, MaskFormat::dense}) {
+  for (const MaskFormat format : kMaskFormats) {
     all.push_back({std::string(to_string(format)), [format](const BlockMask& mask) {
                      return [&]() -> Result<Passed> {
                        FDMA_TRY(BlockMask converted, convert(mask, format, kBlock));

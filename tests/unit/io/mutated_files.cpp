@@ -261,8 +261,7 @@ std::vector<std::int8_t> causal_values(std::int64_t q_len, std::int64_t kv_len) 
 }
 
 void add_mask_files(const std::string& path, std::vector<SeedFile>& seeds) {
-  for (const MaskFormat format : {MaskFormat::segment, MaskFormat::parametric, MaskFormat::bitset,
-                                  MaskFormat::bcsr, MaskFormat::columns, MaskFormat::dense}) {
+  for (const MaskFormat format : kMaskFormats) {
     BlockMask mask = make_mask(format);
     mask.spec = "causal";
     if (!write_masks(path, {{"m", mask}})) std::abort();

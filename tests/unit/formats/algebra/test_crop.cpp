@@ -18,8 +18,8 @@ TEST(Crop, KeepsTheCellsOfTheWindow) {
     const std::int64_t q_len = pick(rng, 0, 180), kv_len = pick(rng, 0, 180);
     const BlockMask origin =
         testing::random_block_mask(rng, q_len, kv_len, testing::random_block(rng));
-    for (int format = 0; format < 6; ++format) {
-      const auto mask = convert(origin, static_cast<MaskFormat>(format), origin.block);
+    for (const MaskFormat format : kMaskFormats) {
+      const auto mask = convert(origin, format, origin.block);
       if (!mask) continue;
       CropRange range{};
       range.q_begin = pick(rng, 0, q_len);

@@ -55,7 +55,9 @@ Cells random_simple_cells(std::mt19937& rng, std::int64_t q_len, std::int64_t kv
 /// Returns the mask in a random format that can hold it.
 BlockMask in_random_format(std::mt19937& rng, const BlockMask& mask, BlockShape block) {
   while (true) {
-    auto made = convert(mask, static_cast<MaskFormat>(pick(rng, 0, 5)), block);
+    auto made = convert(
+        mask, kMaskFormats[static_cast<std::size_t>(pick(rng, 0, std::ssize(kMaskFormats) - 1))],
+        block);
     if (made) return *std::move(made);
   }
 }

@@ -26,7 +26,9 @@ BlockMask random_mask(std::mt19937& rng, const Cells& cells) {
   const BlockShape block = testing::random_block(rng);
   const BlockMask mask = testing::block_mask_of(cells, block);
   while (true) {
-    auto made = convert(mask, static_cast<MaskFormat>(pick(rng, 0, 5)), block);
+    auto made = convert(
+        mask, kMaskFormats[static_cast<std::size_t>(pick(rng, 0, std::ssize(kMaskFormats) - 1))],
+        block);
     if (made) return *std::move(made);
   }
 }

@@ -123,15 +123,21 @@ TEST(ConversionBytes, AreThoseOfTheResult) {
     const BlockMask origin = block_mask_of(testing::random_cells(rng, 1 + i * 5, 200 - 3 * i),
                                            testing::random_block(rng));
     const SegmentMask segments = segment_of_group(origin, 0, origin.block);
-    const auto bytes = [&](MaskFormat format) { return conversion_bytes(segments, format).result; };
-    EXPECT_EQ(bytes(MaskFormat::columns), columns_from_segment(segments).size_bytes());
-    EXPECT_EQ(bytes(MaskFormat::dense), dense_from_segment(segments)->size_bytes());
-    const BlockBitset bitset = bitset_from_segment(segments);
-    const BcsrMask bcsr = bcsr_from_segment(segments);
-    EXPECT_EQ(bytes(MaskFormat::bitset),
-              bitset.size_bytes() - 8 * static_cast<std::int64_t>(bitset.bitmaps.size()));
-    EXPECT_EQ(bytes(MaskFormat::bcsr),
-              bcsr.size_bytes() - 8 * static_cast<std::int64_t>(bcsr.bitmaps.size()));
+    for (const MaskFormat format : kMaskFormats) {
+      if (format == MaskFormat::segment || format == MaskFormat::parametric) continue;
+      const BlockMask converted = *convert(origin, format, origin.block);
+      const std::int64_t bitmaps = std::visit(
+          [](const auto& groups) {
+            if constexpr (requires { groups[0].bitmaps; }) {
+              return 8 * static_cast<std::int64_t>(groups[0].bitmaps.size());
+            } else {
+              return std::int64_t{0};
+            }
+          },
+          converted.groups);
+      EXPECT_EQ(conversion_bytes(segments, format).result, converted.size_bytes() - bitmaps)
+          << to_string(format);
+    }
   }
 }
 

@@ -8,8 +8,9 @@ namespace fdma {
 namespace {
 
 TEST(MaskFormat, NamesGoBothWays) {
-  for (int i = 0; i < 6; ++i) {
-    const auto format = static_cast<MaskFormat>(i);
+  for (std::size_t i = 0; i < kMaskFormats.size(); ++i) {
+    const MaskFormat format = kMaskFormats[i];
+    EXPECT_EQ(static_cast<std::size_t>(format), i);
     const auto parsed = parse_mask_format(to_string(format));
     ASSERT_TRUE(parsed);
     EXPECT_EQ(*parsed, format);

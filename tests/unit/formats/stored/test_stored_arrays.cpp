@@ -48,8 +48,8 @@ TEST(StoredArrays, GoThereAndBackInEveryFormat) {
     BlockMask mask = testing::random_block_mask(rng, pick(rng, 0, 150), pick(rng, 0, 150),
                                                 testing::random_block(rng));
     mask.origin.kv_offset = 7;
-    for (int format = 0; format < 6; ++format) {
-      const auto stored = convert(mask, static_cast<MaskFormat>(format), mask.block);
+    for (const MaskFormat format : kMaskFormats) {
+      const auto stored = convert(mask, format, mask.block);
       if (!stored) continue;
       const auto groups = arrays_of(*stored);
       const auto again =
@@ -64,8 +64,8 @@ TEST(StoredArrays, GoThereAndBackInEveryFormat) {
 TEST(StoredArrays, AreAsTheSpecsSay) {
   std::mt19937 rng(1);
   const BlockMask mask = testing::random_block_mask(rng, 90, 130, {32, 16});
-  for (int format = 0; format < 6; ++format) {
-    const auto stored = convert(mask, static_cast<MaskFormat>(format), mask.block);
+  for (const MaskFormat format : kMaskFormats) {
+    const auto stored = convert(mask, format, mask.block);
     if (!stored) continue;
     const auto arrays = stored_arrays(*stored, 0);
     const auto specs = stored_array_specs(stored->format(), 90, 130, mask.block);

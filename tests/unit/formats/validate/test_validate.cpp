@@ -18,9 +18,6 @@ using testing::Cells;
 using ::testing::HasSubstr;
 using testing::pick;
 
-constexpr MaskFormat kFormats[] = {MaskFormat::segment, MaskFormat::parametric, MaskFormat::bitset,
-                                   MaskFormat::bcsr,    MaskFormat::columns,    MaskFormat::dense};
-
 // Returns a mask with full, bitmap and empty tiles and ragged lengths, in every format with blocks.
 Cells sample_cells() {
   return testing::make_cells(70, 100, [](std::int64_t q, std::int64_t k) {
@@ -221,7 +218,7 @@ TEST(ValidateBlockMask, ChecksCountsGroupsAndLengths) {
 
 // Calls every function that reads a mask and is safe on any mask of valid structure.
 void use(const BlockMask& mask) {
-  for (const MaskFormat format : kFormats) {
+  for (const MaskFormat format : kMaskFormats) {
     const auto converted = convert(mask, format, {32, 16});
     if (!converted) continue;
     for (std::int64_t g = 0; g < converted->num_groups(); ++g) {
@@ -345,7 +342,7 @@ TEST(Validate, WhatPassesAfterAnyCorruptionIsSafeToUse) {
     std::mt19937 rng(seed);
     const Cells cells = testing::random_cells(rng, pick(rng, 1, 150), pick(rng, 1, 150));
     const BlockMask origin = testing::block_mask_of(cells, testing::random_block(rng));
-    for (const MaskFormat format : kFormats) {
+    for (const MaskFormat format : kMaskFormats) {
       const auto good = convert(origin, format, testing::random_block(rng));
       if (!good) continue;
       RC_ASSERT(validate(*good, ValidationLevel::canonical).has_value());

@@ -93,8 +93,7 @@ TEST(IsolatedReader, ReadsMasksOfEveryFormat) {
   const TemporaryFolder folder;
   const std::string path = folder.file("m.h5");
   std::vector<NamedMask> masks;
-  for (const MaskFormat format : {MaskFormat::segment, MaskFormat::parametric, MaskFormat::bitset,
-                                  MaskFormat::bcsr, MaskFormat::columns, MaskFormat::dense}) {
+  for (const MaskFormat format : kMaskFormats) {
     masks.push_back({std::string(to_string(format)), testing::make_mask(format)});
     masks.back().mask.spec = "spec";
   }

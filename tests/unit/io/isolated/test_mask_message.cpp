@@ -40,8 +40,7 @@ Result<T> read_back(const std::string& bytes, Result<T> (*decode)(MessageReader&
 }
 
 TEST(MaskMessage, KeepsEveryFormat) {
-  for (const MaskFormat format : {MaskFormat::segment, MaskFormat::parametric, MaskFormat::bitset,
-                                  MaskFormat::bcsr, MaskFormat::columns, MaskFormat::dense}) {
+  for (const MaskFormat format : kMaskFormats) {
     BlockMask mask = testing::make_mask(format);
     mask.origin = {1, 2, 3, 4};
     mask.is_per_head = true;

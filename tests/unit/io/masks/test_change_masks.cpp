@@ -28,9 +28,6 @@ using ::testing::IsEmpty;
 using testing::make_mask;
 using testing::TemporaryFolder;
 
-constexpr MaskFormat kFormats[] = {MaskFormat::segment, MaskFormat::parametric, MaskFormat::bitset,
-                                   MaskFormat::bcsr,    MaskFormat::columns,    MaskFormat::dense};
-
 std::vector<NamedMask> one(const std::string& name, MaskFormat format) {
   return {{name, make_mask(format)}};
 }
@@ -52,7 +49,7 @@ TEST(AddMasks, KeepsTheMasksThatAreThere) {
   const auto first = add_masks(path, one("bcsr", MaskFormat::bcsr));
   ASSERT_TRUE(first) << first.error().message;
   EXPECT_TRUE(first->is_new_file);
-  for (const MaskFormat format : kFormats) {
+  for (const MaskFormat format : kMaskFormats) {
     if (format == MaskFormat::bcsr) continue;
     const auto added = add_masks(path, one(std::string(to_string(format)), format));
     ASSERT_TRUE(added) << added.error().message;
@@ -62,7 +59,7 @@ TEST(AddMasks, KeepsTheMasksThatAreThere) {
   }
   EXPECT_THAT(names_of(path),
               ElementsAre("bcsr", "bitset", "columns", "dense", "parametric", "segment"));
-  for (const MaskFormat format : kFormats) {
+  for (const MaskFormat format : kMaskFormats) {
     expect_mask(path, std::string(to_string(format)), format);
   }
   EXPECT_THAT(folder.names(), ElementsAre("m.h5"));

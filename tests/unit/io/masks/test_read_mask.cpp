@@ -16,9 +16,6 @@ using ::testing::HasSubstr;
 using testing::make_mask;
 using testing::TemporaryFolder;
 
-constexpr MaskFormat kFormats[] = {MaskFormat::segment, MaskFormat::parametric, MaskFormat::bitset,
-                                   MaskFormat::bcsr,    MaskFormat::columns,    MaskFormat::dense};
-
 struct WrongFile {
   std::string name;
   MaskFormat format;
@@ -107,6 +104,7 @@ std::vector<WrongFile> wrong_files() {
       {bcsr, {"row_offsets", "col_indices", "bitmap_index", "bitmaps"}},
       {columns, {"offsets", "intervals"}},
       {dense, {"words"}}};
+  static_assert(std::size(arrays) == kMaskFormats.size());
   for (const auto& [format, names] : arrays) {
     for (const std::string name : names) {
       const std::string label = std::string(to_string(format)) + "_" + name;
@@ -365,7 +363,7 @@ TEST(ReadMask, RejectsWhatIsNoFile) {
 
 TEST(ReadMask, RejectsFilesTruncatedAnywhere) {
   const TemporaryFolder folder;
-  for (const MaskFormat format : kFormats) {
+  for (const MaskFormat format : kMaskFormats) {
     const std::string path = folder.file("m.h5");
     ASSERT_TRUE(write_masks(path, {{"m", make_mask(format)}}));
     const std::string bytes = testing::read_bytes(path);
@@ -382,7 +380,7 @@ TEST(ReadMask, RejectsFilesTruncatedAnywhere) {
 TEST(ReadMask, SurvivesFlippedBits) {
   const TemporaryFolder folder;
   std::mt19937_64 random(2);
-  for (const MaskFormat format : kFormats) {
+  for (const MaskFormat format : kMaskFormats) {
     const BlockMask mask = make_mask(format);
     const std::string path = folder.file("m.h5");
     ASSERT_TRUE(write_masks(path, {{"m", mask}}));

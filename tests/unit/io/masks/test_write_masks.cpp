@@ -25,9 +25,6 @@ using testing::make_mask;
 using testing::TemporaryFolder;
 using ::testing::UnorderedElementsAre;
 
-constexpr MaskFormat kFormats[] = {MaskFormat::segment, MaskFormat::parametric, MaskFormat::bitset,
-                                   MaskFormat::bcsr,    MaskFormat::columns,    MaskFormat::dense};
-
 void expect_equal(const BlockMask& a, const BlockMask& b) {
   EXPECT_EQ(a.block, b.block);
   EXPECT_EQ(a.shape, b.shape);
@@ -51,7 +48,7 @@ void expect_round_trip(const BlockMask& mask, const WriteOptions& options = {}) 
 }
 
 class EveryFormat : public ::testing::TestWithParam<MaskFormat> {};
-INSTANTIATE_TEST_SUITE_P(WriteMasks, EveryFormat, ::testing::ValuesIn(kFormats),
+INSTANTIATE_TEST_SUITE_P(WriteMasks, EveryFormat, ::testing::ValuesIn(kMaskFormats),
                          [](const auto& p) { return std::string(to_string(p.param)); });
 
 TEST_P(EveryFormat, RoundTripKeepsEverything) {
@@ -190,7 +187,7 @@ TEST(WriteMasks, HoldsSeveralMasks) {
   const TemporaryFolder folder;
   const std::string path = folder.file("masks.h5");
   std::vector<NamedMask> masks;
-  for (const MaskFormat format : kFormats) {
+  for (const MaskFormat format : kMaskFormats) {
     masks.push_back({std::string(to_string(format)), make_mask(format)});
   }
   masks.push_back({"caf\u00e9 \u2264 1.0", make_mask(MaskFormat::bcsr)});

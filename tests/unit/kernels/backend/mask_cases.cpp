@@ -104,7 +104,8 @@ MaskCase random_case(std::mt19937& rng, std::int64_t num_batches, std::int64_t n
     }
   }
   MaskCase result = combined("random", num_batches, num_heads, cases, block);
-  const auto format = static_cast<MaskFormat>(pick(rng, 0, 5));
+  const MaskFormat format =
+      kMaskFormats[static_cast<std::size_t>(pick(rng, 0, std::ssize(kMaskFormats) - 1))];
   // The conversion may fail, since not every mask has a closed form.
   if (auto other = convert(result.mask, format, block)) result.mask = *std::move(other);
   result.name = fmt::format("random {} of {}x{}", to_string(result.mask.format()), block.block_q,

@@ -66,13 +66,13 @@ TEST(ClosedFormPlan, ComputesWhatPlansOfSegmentsDoBitByBit) {
 TEST(ClosedFormPlan, TakesMasksOfEveryFormat) {
   for (const ParametricMask& form : testing::plain_forms(150, 170)) {
     const MaskCase each = testing::case_of("cells", testing::cells_of(form), {32, 32});
-    for (int format = 0; format < 6; ++format) {
-      const auto mask = convert(each.mask, static_cast<MaskFormat>(format), {32, 32});
+    for (const MaskFormat format : kMaskFormats) {
+      const auto mask = convert(each.mask, format, {32, 32});
       ASSERT_TRUE(mask) << mask.error().message;
       const AttentionShape shape = small_shape(*mask, 1);
       AttentionCase attention(shape, {}, {});
       ASSERT_TRUE(attention.run(closed_form_plan(*mask, shape, {64, 32})));
-      EXPECT_EQ(attention.compare(each), "") << format;
+      EXPECT_EQ(attention.compare(each), "") << to_string(format);
     }
   }
 }

@@ -151,12 +151,12 @@ TEST(MakePlan, IsTheSameForEveryFormatOfAMask) {
     const AttentionShape shape = testing::shape_for(each.mask, 1, 2, 1);
     const auto plan = make_plan(each.mask, shape);
     ASSERT_TRUE(plan);
-    for (int format = 0; format < 6; ++format) {
-      const auto other = convert(each.mask, static_cast<MaskFormat>(format), {32, 32});
+    for (const MaskFormat format : kMaskFormats) {
+      const auto other = convert(each.mask, format, {32, 32});
       if (!other) continue;
       const auto same = make_plan(*other, shape);
       ASSERT_TRUE(same);
-      EXPECT_EQ(*same, *plan) << to_string(static_cast<MaskFormat>(format));
+      EXPECT_EQ(*same, *plan) << to_string(format);
     }
   }
 }
