@@ -15,6 +15,7 @@ from .attention import torch_operators
 from .attention.call import attention, clear_plans
 from .attention.incremental_topk import IncrementalTopk
 from .attention.learned import dynamic_mask_attention, select_topk, zoh_scores, zoh_scores_backward
+from .attention.merge import merge
 from .estimate import Estimate, device_profile, estimate
 from .files.mask_files import list_masks, load, save
 from .interop.formats import (
@@ -132,6 +133,7 @@ __all__ = [
     "list_masks",
     "load",
     "maximum",
+    "merge",
     "minimum",
     "natten2d",
     "padding",

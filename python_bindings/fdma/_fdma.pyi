@@ -877,6 +877,19 @@ class CachedCalls:
 
     def __len__(self) -> int: ...
 
+def merge(
+    parts: Sequence[tuple[Array, Array]],
+    *,
+    sinks: Array | None,
+    out: Array,
+    lse: Array,
+    num_threads: int = 0,
+    stream: _Stream | None = None,
+) -> None:
+    """
+    Merges attention results (out, lse) over disjoint sets of keys into `out` and `lse`. out is [batch, q_len, heads_q, head_dim_v], lse [batch, heads_q, q_len], sinks [heads_q] or [batch, heads_q, q_len].
+    """
+
 @overload
 def zoh_scores(
     values: Array,

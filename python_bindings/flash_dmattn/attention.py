@@ -10,7 +10,8 @@ from typing import Any
 
 import fdma
 import numpy as np
-from fdma.attention.learned import framework, without_zeros
+from fdma.attention.frameworks import framework
+from fdma.attention.learned import without_zeros
 from fdma.attention.mask_argument import block_mask
 from fdma.attention.shapes import Extents, checked_extents, checked_scale
 

@@ -21,6 +21,9 @@ void bind_attention_call(nanobind::module_& module);
 /// CachedCalls.
 void bind_cached_calls(nanobind::module_& module);
 
+/// merge.
+void bind_merge(nanobind::module_& module);
+
 /// zoh_scores, IncrementalTopk.
 void bind_select(nanobind::module_& module);
 

@@ -24,6 +24,7 @@ NB_MODULE(_fdma, module) {
   fdma::python::bind_attention(module);
   fdma::python::bind_attention_call(module);
   fdma::python::bind_cached_calls(module);
+  fdma::python::bind_merge(module);
   fdma::python::bind_select(module);
   fdma::python::bind_device_select(module);
   fdma::python::bind_dynamic_mask(module);

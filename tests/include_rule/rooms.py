@@ -41,7 +41,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         "estimate": ("plan",),
         "cpu": ("call", "plan"),
         "ptx": (),
-        "cuda": ("plan", "ptx"),
+        "cuda": ("call", "plan", "ptx"),
         "sm90/shared": ("plan", "ptx"),
         "sm90/forward": ("call", "cuda", "ptx", "sm90/shared"),
         "sm90/backward": ("call", "cuda", "plan", "ptx", "sm90/forward", "sm90/shared"),

@@ -43,7 +43,7 @@ def numpy_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
     """`fdma.attention` for NumPy arrays."""
     params = _CallParams(*words)
     checked_backend(params.backend, False, "the host")
-    q, k, v = (_rows(np.asarray(x)) for x in (q, k, v))
+    q, k, v = (rows_of(np, np.asarray(x)) for x in (q, k, v))
     if params.bias is not None:
         params = params._replace(bias=np.ascontiguousarray(params.bias))
     return _run(np, q, k, v, params)
@@ -91,10 +91,10 @@ def jax_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
     return _run(jax.numpy, q, k, v, params, None, index)
 
 
-def _rows(array: Any) -> Any:
+def rows_of(xp: Any, array: Any) -> Any:
     """The array with stride 1 along the last axis; it is copied if its stride is another one."""
     if array.ndim and array.shape[-1] > 1 and array.strides[-1] != array.itemsize:
-        return np.ascontiguousarray(array)
+        return xp.ascontiguousarray(array)
     return array
 
 

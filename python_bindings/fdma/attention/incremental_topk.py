@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import _fdma
-from .learned import framework, in_framework
+from .frameworks import framework, in_framework
 
 __all__ = ["IncrementalTopk"]
 

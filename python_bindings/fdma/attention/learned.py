@@ -18,6 +18,7 @@ from ..masks.compile import compile
 from ..masks.expr_types import MaskExpr
 from ..masks.names import intervals, topk
 from .call import Backend, Layout, attention
+from .frameworks import framework, in_framework
 from .mask_argument import block_mask
 from .shapes import checked_extents, checked_scale, is_heads_first
 from .threads import checked_num_threads, process_threads
@@ -29,32 +30,6 @@ _selectors: dict[Any, _fdma.DeviceTopk] = {}
 _MAX_SELECTORS = 32
 _LOG_OF_ZERO = -103.972084
 """Below it float32 rounds the exponential to 0."""
-
-
-def framework(array: Any) -> str:
-    """ "torch", "cupy", "jax", else "numpy"."""
-    kinds = {kind.__module__.partition(".")[0] for kind in type(array).__mro__}
-    for name, home in (("torch", "torch"), ("cupy", "cupy"), ("jax", "jax"), ("jax", "jaxlib")):
-        if home in kinds:
-            return name
-    return "numpy"
-
-
-def in_framework(array: Any, name: str) -> Any:
-    """An array that the core allocated as an array of a framework; they share memory."""
-    if name == "torch":
-        import torch
-
-        return torch.from_dlpack(array)
-    if name == "cupy":
-        import cupy
-
-        return cupy.from_dlpack(array)
-    if name == "jax":
-        import jax
-
-        return jax.numpy.from_dlpack(array)
-    return np.asarray(array)
 
 
 def zoh_scores(

@@ -11,6 +11,7 @@ from .. import _fdma
 from ..masks.block_mask import BlockMask
 from ..masks.compile import compile
 from ..masks.expr_types import MaskExpr
+from .frameworks import framework
 from .shapes import DTYPES, Extents, checked_backend
 
 __all__: list[str] = []
@@ -44,8 +45,6 @@ def one_call(
     between query heads, and on a GPU masks `among` that show a key again after hiding it. With
     gradients, tracing by torch.compile and autocast are such cases too.
     """
-    from .learned import framework
-
     q, k, v = tensors
     name = framework(q)
     dtype = DTYPES.get(str(q.dtype).removeprefix("torch."))

@@ -35,9 +35,9 @@ from .tensors import (
 )
 from .threads import NOT_SAID, checked_num_threads
 from .torch_modes import (
-    PLAIN,
-    has_tangents,
+    are_plain,
     is_batched,
+    is_plain,
     is_recorded,
     only_sets_devices,
     refuse_second_gradients,
@@ -50,12 +50,7 @@ _CASTS = (torch.float32, torch.float16, torch.bfloat16)
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _is_any_autocast = torch._C._is_any_autocast_enabled
-_dispatch_depth = torch._C._len_torch_dispatch_stack
-_has_function_mode = torch._C._is_torch_function_mode_enabled
-_transform = torch._C._functorch.peek_interpreter_stack
 _no_function_modes = torch._C.DisableTorchFunction
-_is_profiling = torch.autograd._profiler_enabled
-_is_tracing = torch._C._is_tracing
 _get_num_threads = torch.get_num_threads
 
 
@@ -74,9 +69,9 @@ def attention(
 ) -> Any:
     """`fdma.attention` for tensors."""
     said = NOT_SAID if num_threads is None else checked_num_threads(num_threads)
-    if _is_compiling() or not _is_plain(q, k, v, bias):
+    if _is_compiling() or not is_plain(q, k, v, bias):
         words = scale, layout, return_lse, deterministic, backend
-        if not _is_compiling() and only_sets_devices() and _are_plain(q, k, v, bias):
+        if not _is_compiling() and only_sets_devices() and are_plain(q, k, v, bias):
             with _no_function_modes():
                 return attention(q, k, v, mask, bias, *words, num_threads)
         return _by_operators(q, k, v, mask, bias, *words, said)
@@ -207,27 +202,6 @@ class _Gradients(torch.autograd.Function):  # type: ignore[misc]
 _apply = super(torch.autograd.Function, _Attention).apply
 _apply_with_lse = super(torch.autograd.Function, _AttentionWithLse).apply
 _record_gradients = super(torch.autograd.Function, _Gradients).apply
-
-
-def _is_plain(q: Any, k: Any, v: Any, bias: Any) -> bool:
-    """Whether tensors are of PyTorch's own type, and no mode records or rewrites calls on them."""
-    return (
-        type(q) in PLAIN
-        and type(k) in PLAIN
-        and type(v) in PLAIN
-        and (bias is None or type(bias) in PLAIN)
-        and (q.is_cuda or q.is_cpu)
-        and _dispatch_depth() == 0
-        and not _has_function_mode()
-        and _transform() is None
-        and not _is_profiling()
-        and not _is_tracing()
-        and not has_tangents()
-    )
-
-
-def _are_plain(*tensors: Any) -> bool:
-    return all(x is None or type(x) in PLAIN for x in tensors)
 
 
 def _autocast(*tensors: Any) -> Any:

@@ -22,6 +22,8 @@ _is_compiling = torch.compiler.is_compiling
 _is_tracing = torch._C._is_tracing
 _transform = torch._C._functorch.peek_interpreter_stack
 _has_function_mode = torch._C._is_torch_function_mode_enabled
+_dispatch_depth = torch._C._len_torch_dispatch_stack
+_is_profiling = torch.autograd._profiler_enabled
 _function_depth = torch._C._len_torch_function_stack
 _function_mode = torch._C._get_function_stack_at
 _included_keys = torch._C._dispatch_tls_local_include_set
@@ -29,6 +31,28 @@ _excluded_keys = torch._C._dispatch_tls_local_exclude_set
 
 is_batched = torch._C._functorch.is_legacy_batchedtensor
 """Whether a gradient stands for many, in torch.autograd.grad(is_grads_batched=True)."""
+
+
+def is_plain(q: Any, k: Any, v: Any, bias: Any) -> bool:
+    """Whether tensors are of PyTorch's own type, and no mode records or rewrites calls on them."""
+    return (
+        type(q) in PLAIN
+        and type(k) in PLAIN
+        and type(v) in PLAIN
+        and (bias is None or type(bias) in PLAIN)
+        and (q.is_cuda or q.is_cpu)
+        and _dispatch_depth() == 0
+        and not _has_function_mode()
+        and _transform() is None
+        and not _is_profiling()
+        and not _is_tracing()
+        and not has_tangents()
+    )
+
+
+def are_plain(*tensors: Any) -> bool:
+    """Whether all tensors that are there are of PyTorch's own type."""
+    return all(x is None or type(x) in PLAIN for x in tensors)
 
 
 def _is_exporting() -> bool:
