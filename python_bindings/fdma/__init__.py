@@ -16,6 +16,7 @@ from .attention.call import attention, clear_plans
 from .attention.incremental_topk import IncrementalTopk
 from .attention.learned import dynamic_mask_attention, select_topk, zoh_scores, zoh_scores_backward
 from .attention.merge import merge
+from .attention.plan import AttentionPlan, plan
 from .estimate import Estimate, device_profile, estimate
 from .files.mask_files import list_masks, load, save
 from .interop.formats import (
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from .trace.trace import TraceError, sample_mask_mod, trace_mask_mod
 
 __all__ = [
+    "AttentionPlan",
     "BlockMask",
     "Estimate",
     "IncrementalTopk",
@@ -137,6 +139,7 @@ __all__ = [
     "minimum",
     "natten2d",
     "padding",
+    "plan",
     "pos",
     "prefix",
     "prefix_documents",

@@ -267,7 +267,8 @@ def estimate(
     differs between heads or batch elements, otherwise 32 heads and 1 batch element.
     heads_kv, head_dim_v: None means heads and head_dim.
     dtype: float32, float16 or bfloat16 (fp32, fp16, bf16), the same for all tensors.
-    device: "h200", "h100", "cpu", a profile as a dict, or the path of a profile that `fdma-maskc calibrate`
+    device: "h200", "h100", "cpu", a profile as a dict, or the path of a profile that `fdma-maskc
+    calibrate`
     wrote.
     tile: (query rows, keys) of a kernel tile, one of the profile's; None means its first.
     columns: how query intervals per key (evictions, learned selections) run: every tile is visited,

@@ -9,7 +9,8 @@ Result<const GpuLibrary*> gpu_library() {
   static const GpuLibrary library{with_cuda::memory(),       with_cuda::streams(),
                                   with_cuda::scores(),       with_cuda::score_gradients(),
                                   with_cuda::topk(),         with_cuda::incremental_topk(),
-                                  with_cuda::dynamic_mask(), with_cuda::make_sm90_backend};
+                                  with_cuda::dynamic_mask(), with_cuda::make_sm90_backend,
+                                  with_cuda::merge};
   return &library;
 #else
   return Error{ErrorCode::unsupported, "this build has no CUDA (FDMA_CUDA=OFF, or no nvcc)"};

@@ -8,9 +8,11 @@
 #include <memory>
 
 #include "fdma/base/result.hpp"
+#include "fdma/kernels/backends.hpp"
 
 namespace fdma {
 
+struct MergeCall;        // call/merge_call.hpp
 class AttentionBackend;  // fdma/kernels/attention_backend.hpp
 class GpuMemory;         // cuda/gpu_memory.hpp
 class GpuStreams;        // cuda/gpu_streams.hpp
@@ -37,6 +39,7 @@ struct GpuLibrary {
   const zoh::GpuIncrementalTopk& incremental_topk;
   const dynamic_mask::GpuDynamicMask& dynamic_mask;
   std::unique_ptr<AttentionBackend> (*make_sm90_backend)();
+  Result<void> (*merge)(const MergeCall& call, Stream stream);  ///< of one row or more
 };
 
 /// Errors      unsupported: this build has no CUDA
@@ -50,15 +53,16 @@ Result<const cusparse::GpuCusparse*> gpu_cusparse();
 /// The implementations, for gpu_library() and gpu_cusparse() alone. The CUDA source that is named
 /// defines each.
 namespace with_cuda {
-const GpuMemory& memory();                              // cuda/device_memory.cu
-const GpuStreams& streams();                            // cuda/device_stream.cu
-const zoh::GpuScores& scores();                         // selection/scores/zoh_scores.cu
-const zoh::GpuScoreGradients& score_gradients();        // selection/scores/zoh_backward.cu
-const zoh::GpuTopk& topk();                             // selection/topk/select_topk.cu
-const zoh::GpuIncrementalTopk& incremental_topk();      // selection/topk/incremental_step.cu
-const dynamic_mask::GpuDynamicMask& dynamic_mask();     // dynamic_mask/device_call.cu
-std::unique_ptr<AttentionBackend> make_sm90_backend();  // backend/sm90_backend.cu
-const cusparse::GpuCusparse& cusparse();                // cusparse/cusparse_attention.cu
+const GpuMemory& memory();                                 // cuda/device_memory.cu
+const GpuStreams& streams();                               // cuda/device_stream.cu
+const zoh::GpuScores& scores();                            // selection/scores/zoh_scores.cu
+const zoh::GpuScoreGradients& score_gradients();           // selection/scores/zoh_backward.cu
+const zoh::GpuTopk& topk();                                // selection/topk/select_topk.cu
+const zoh::GpuIncrementalTopk& incremental_topk();         // selection/topk/incremental_step.cu
+const dynamic_mask::GpuDynamicMask& dynamic_mask();        // dynamic_mask/device_call.cu
+std::unique_ptr<AttentionBackend> make_sm90_backend();     // backend/sm90_backend.cu
+Result<void> merge(const MergeCall& call, Stream stream);  // cuda/merge.cu
+const cusparse::GpuCusparse& cusparse();                   // cusparse/cusparse_attention.cu
 }  // namespace with_cuda
 
 }  // namespace fdma

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _fdma
+from .frameworks import framework
 from .mask_argument import block_mask
 from .plans import Geometry, Place, plans
 from .shapes import (
     DTYPES,
+    Extents,
     bias_extents,
     checked_backend,
     checked_extents,
@@ -55,13 +59,19 @@ def cupy_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
 
     params = _CallParams(*words)
     checked_backend(params.backend, True, "a GPU")
-    place = Place(
-        int(q.device.id),
+    with q.device:
+        return _run(cupy, q, k, v, params, cupy_place(int(q.device.id)))
+
+
+def cupy_place(device: int) -> Place:
+    """The place of CuPy's arrays on a CUDA device."""
+    import cupy
+
+    return Place(
+        device,
         lambda: bool(cupy.cuda.get_current_stream().is_capturing()),
         lambda: cupy.cuda.Stream(non_blocking=True),
     )
-    with q.device:
-        return _run(cupy, q, k, v, params, place)
 
 
 def jax_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
@@ -120,16 +130,13 @@ def _run(
         if x.dtype != q.dtype:
             raise ValueError(f"{name}: expected {dtype}, as q, got {x.dtype}")
     if bias is not None:
-        refuse_bias(bias.shape, extents)
-        if not str(bias.dtype).startswith(("float", "bfloat")):
-            raise TypeError(f"bias: expected floating point numbers, got {bias.dtype}")
-        bias = xp.broadcast_to(bias.astype(np.float32), bias_extents(extents))
+        bias = _full_bias(xp, bias, extents)
     num_threads = process_threads(params.num_threads)
     counts = extents.batch, extents.heads, extents.q_len, extents.kv_len
     compiled = block_mask(mask, *counts, num_threads)
-    rows = (extents.batch, extents.heads, extents.q_len)
     if extents.batch == 0:
         out = xp.empty((*q.shape[:3], extents.head_dim_v), q.dtype)
+        rows = (extents.batch, extents.heads, extents.q_len)
         return (out, xp.empty(rows, np.float32)) if return_lse else out
     geometry = Geometry(
         extents.batch,
@@ -143,33 +150,107 @@ def _run(
     )
     key = (compiled._handle, geometry)
     plan = plans.of_call(key) or plans.get(key, compiled, geometry, place, num_threads)
-    is_jax = not hasattr(q, "strides")
-    if 0 in q.shape or 0 in k.shape or 0 in v.shape:
-        out = xp.zeros((*q.shape[:3], extents.head_dim_v), q.dtype)
-        lse = xp.full(rows, -np.inf, np.float32)
-        return (out, lse) if return_lse else out
-    words: Any = {
-        "key_bias": bias,
-        "softmax_scale": factor or None,
-        "num_threads": num_threads,
-    }
-    if heads_first:
-        q, k, v = (xp.swapaxes(x, 1, 2) for x in (q, k, v))
-    if is_jax:
-        # JAX has no memory that others may write, so the core makes the arrays. The transposes and
-        # conversions above are queued on a stream of JAX's own, so the call waits for them.
+    is_short = min(compiled.q_lens) < extents.q_len
+    words: Any = {"softmax_scale": factor or None, "num_threads": num_threads}
+    out, lse = _run_core(xp, plan, q, k, v, bias, heads_first, is_short, words)
+    return (out, lse) if return_lse else out
+
+
+def run_plan(
+    plan: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    bias: Any,
+    *,
+    heads_first: bool,
+    is_short: bool,
+    out: Any,
+    lse: Any,
+    num_threads: int | None,
+    **words: Any,
+) -> Any:
+    """(result, log-sum-exp) of a plan that was looked up before, written to out and lse where they
+    are given. words: softmax_scale, and the lengths of a closed-form plan. is_short: rows may lie
+    past lengths; they are set.
+    """
+    name = framework(q)
+    if name == "jax" and not (out is None and lse is None):
+        raise NotImplementedError("out, lse: JAX has no memory that others may write")
+    words["num_threads"] = process_threads(num_threads)
+    xp = importlib.import_module({"jax": "jax.numpy"}.get(name, name))
+    with q.device if name == "cupy" else contextlib.nullcontext():
+        q, k, v = (x if is_jax(x) else rows_of(xp, x) for x in (q, k, v))
+        if bias is not None:
+            extents = checked_extents(q.shape, k.shape, v.shape, heads_first)
+            bias = _full_bias(xp, bias, extents)
+        return _run_core(xp, plan, q, k, v, bias, heads_first, is_short, words, out, lse)
+
+
+def device_index(x: Any) -> int | None:
+    """The CUDA device of an array; None for the CPU."""
+    name = framework(x)
+    if name == "cupy":
+        return int(x.device.id)
+    if name == "jax" and next(iter(x.devices())).platform != "cpu":
+        raise NotImplementedError("q: plan objects are for JAX arrays on the CPU alone")
+    return None
+
+
+def is_jax(array: Any) -> bool:
+    """Whether an array is JAX's, which has no memory that others may write."""
+    return not hasattr(array, "strides")
+
+
+def _full_bias(xp: Any, bias: Any, extents: Extents) -> Any:
+    refuse_bias(bias.shape, extents)
+    if not str(bias.dtype).startswith(("float", "bfloat")):
+        raise TypeError(f"bias: expected floating point numbers, got {bias.dtype}")
+    return xp.broadcast_to(bias.astype(np.float32), bias_extents(extents))
+
+
+def _run_core(
+    xp: Any,
+    plan: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    bias: Any,
+    heads_first: bool,
+    is_short: bool,
+    words: dict[str, Any],
+    out: Any = None,
+    lse: Any = None,
+) -> Any:
+    """(result, log-sum-exp) of arrays that are what the plan says."""
+    batch, heads, q_len = q.shape[:3] if heads_first else (q.shape[0], q.shape[2], q.shape[1])
+    rows = batch, heads, q_len
+    is_empty = 0 in q.shape or 0 in k.shape or 0 in v.shape
+    if is_jax(q):
+        if is_empty:
+            return xp.zeros((*q.shape[:3], v.shape[3]), q.dtype), xp.full(rows, -np.inf, np.float32)
+        # The core makes the arrays. Transposes and conversions are queued on a stream of JAX's own,
+        # so the call waits for them.
         import jax
 
+        if heads_first:
+            q, k, v = (xp.swapaxes(x, 1, 2) for x in (q, k, v))
         jax.block_until_ready((q, k, v) if bias is None else (q, k, v, bias))
-        result = _fdma.attention(q, k, v, plan, **words, stream=0)
+        result = _fdma.attention(q, k, v, plan, key_bias=bias, **words, stream=0)
         out, lse = (xp.from_dlpack(x) for x in result)
-    else:
-        out = xp.empty((*q.shape[:3], extents.head_dim_v), q.dtype)
-        lse = xp.empty(rows, np.float32)
-        if min(compiled.q_lens) < extents.q_len:
-            out.fill(0)
-            lse.fill(-np.inf)
-        _fdma.attention(q, k, v, plan, **words, out=out, lse=lse)
+        return xp.swapaxes(out, 1, 2) if heads_first else out, lse
+    if out is None:
+        # With heads first the rows of one query lie together, too.
+        out = xp.empty((batch, q_len, heads, v.shape[3]), q.dtype)
+        out = xp.swapaxes(out, 1, 2) if heads_first else out
+    lse = xp.empty(rows, np.float32) if lse is None else lse
+    if is_short or is_empty:
+        out.fill(0)
+        lse.fill(-np.inf)
+    if is_empty:
+        return out, lse
+    into = out
     if heads_first:
-        out = xp.swapaxes(out, 1, 2)
-    return (out, lse) if return_lse else out
+        q, k, v, into = (xp.swapaxes(x, 1, 2) for x in (q, k, v, out))
+    _fdma.attention(q, k, v, plan, key_bias=bias, **words, out=into, lse=lse)
+    return out, lse

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 
+from .. import _fdma
+from .plans import plans
+
 if TYPE_CHECKING:
     from ..masks.block_mask import BlockMask
     from ..masks.expr_types import MaskExpr
@@ -107,7 +110,7 @@ def attention(
     the backend lacks (an element type, a head size, a gradient); MemoryError.
 
     Cost: the first call with a mask makes a plan, which takes some milliseconds. Plans are cached
-    by mask, shape and device; `clear_plans` drops them.
+    by mask, shape and device; `clear_plans` drops them. `fdma.plan` makes a plan ahead.
 
     >>> import fdma, numpy as np
     >>> q, k, v = (np.random.default_rng(i).random((1, 8, 300, 64), np.float32) for i in range(3))
@@ -116,7 +119,7 @@ def attention(
     """
     run = _runners.get(type(q))
     if run is None:
-        run = _runner_of(q)
+        run = runner_of(q)
     return run(q, k, v, mask, bias, scale, layout, return_lse, deterministic, backend, num_threads)
 
 
@@ -126,15 +129,15 @@ def clear_plans() -> None:
     >>> import fdma
     >>> fdma.clear_plans()
     """
-    from .. import _fdma
-    from .plans import plans
-
     plans.clear()
     _fdma.release_workspaces()
 
 
-def _runner_of(q: Any) -> Callable[..., Any]:
+def runner_of(q: Any) -> Callable[..., Any]:
+    """`attention` for the framework of an array, with the arguments in their order."""
     run: Callable[..., Any]
+    if type(q) in _runners:
+        return _runners[type(q)]
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(q, torch.Tensor):
         from .pytorch import attention as run

@@ -152,7 +152,7 @@ def _run(
 ) -> Any:
     out: Any
     if name == "torch":
-        from .tensors import new_outputs
+        from .tensors import is_readable, new_outputs
 
         q, k, v = (x.detach() for x in tensors)
         dt_proj, a_coef = (x.detach().contiguous() for x in (dt_proj, a_coef))
@@ -160,7 +160,7 @@ def _run(
         into = out
         if params.heads_first:
             q, k, v, into = (x.transpose(1, 2) for x in (q, k, v, out))
-        q, k, v = (x if _is_readable(x) else x.contiguous() for x in (q, k, v))
+        q, k, v = (x if is_readable(x) else x.contiguous() for x in (q, k, v))
     else:
         xp = importlib.import_module(name)
         # CuPy's new arrays are on its current device, which need not be that of the tensors.
@@ -178,11 +178,3 @@ def _run(
 
 def _has_rows(x: Any) -> bool:
     return bool(x.strides[-1] == x.itemsize)
-
-
-def _is_readable(x: Any) -> bool:
-    """Whether a kernel can read a PyTorch tensor without a copy."""
-    strides = x.stride()
-    if strides[-1] != 1:
-        return False
-    return not x.is_cuda or (all(n % 8 == 0 for n in strides[:-1]) and x.data_ptr() % 16 == 0)

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .. import _fdma
@@ -44,10 +45,17 @@ class Geometry:
     direction: Direction = "forward"
     deterministic: bool = False
     """Whether a backward plan on a GPU has the accumulation order of deterministic calls."""
+    is_closed_form: bool = False
+    """Whether the plan is in closed form, so that each call may bring lengths and documents."""
 
     @property
     def backend(self) -> Literal["cpu", "sm90"]:
         return "cpu" if self.device is None else "sm90"
+
+    def backward(self, deterministic: bool) -> Geometry:
+        """That of the gradients. On the CPU they are deterministic anyway."""
+        is_ordered = deterministic and self.device is not None
+        return replace(self, direction="backward", deterministic=is_ordered)
 
 
 @dataclass(frozen=True)
@@ -61,13 +69,19 @@ class Place:
 
 
 class Entry:
-    """A cached plan, and the time of its last use."""
+    """A cached plan, what is known of it since it was made, and the time of its last use."""
 
-    __slots__ = ("last_use", "plan")
+    __slots__ = ("__weakref__", "last_use", "num_work_tiles", "plan", "tile")
 
-    def __init__(self, plan: Any) -> None:
+    def __init__(self, plan: Any, tile: tuple[int, int], num_work_tiles: int) -> None:
         self.plan = plan
+        self.tile = tile
+        self.num_work_tiles = num_work_tiles
         self.last_use = time.monotonic_ns()
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.plan.nbytes)
 
     @property
     def is_pinned(self) -> bool:
@@ -78,7 +92,8 @@ class Entry:
 class Plans:
     """A bounded cache of plans. Threads may share it; the least recently used plan goes first.
 
-    Plans that a CUDA graph has captured are not dropped.
+    Plans that a CUDA graph has captured are not dropped. An entry that was dropped while somebody
+    holds it (AttentionPlan) is found again for as long as it lives.
     """
 
     def __init__(self, max_plans: int = MAX_PLANS, max_bytes: int = MAX_BYTES) -> None:
@@ -88,6 +103,7 @@ class Plans:
         """Functions called after plans were dropped; owners of entries must drop theirs then."""
         self._entries: dict[Hashable, Entry] = {}
         self._calls: dict[Hashable, Entry] = {}
+        self._living: weakref.WeakValueDictionary[Hashable, Entry] = weakref.WeakValueDictionary()
         self._size = 0
         self._lock = threading.Lock()
 
@@ -128,19 +144,19 @@ class Plans:
     ) -> Entry:
         """The plan of a mask, made with num_threads threads (0: all) if there is none yet."""
         content = (mask.content_hash, geometry)
-        entry = self._entries.get(content)
+        entry = self._entries.get(content) or self._living.get(content)
         if entry is None:
             if place is not None and place.is_capturing():
                 raise RuntimeError(
                     "attention: the first call with a mask and shapes makes a plan, which a CUDA "
                     "graph cannot capture; make one call with them before the capture"
                 )
-            entry = Entry(_make(mask, geometry, place, num_threads))
+            entry = _make(mask, geometry, place, num_threads)
         with self._lock:
             cached = self._entries.get(content)
             if cached is None:
-                self._entries[content] = entry
-                self._size += entry.plan.nbytes
+                self._entries[content] = self._living[content] = entry
+                self._size += entry.nbytes
                 self._shrink(entry)
             else:
                 entry = cached
@@ -176,7 +192,7 @@ class Plans:
             if entry.is_pinned or entry is latest:
                 continue
             del self._entries[content]
-            self._size -= entry.plan.nbytes
+            self._size -= entry.nbytes
         self._forget()
 
     def _forget(self) -> None:
@@ -185,7 +201,7 @@ class Plans:
             forget()
 
 
-def _make(mask: BlockMask, geometry: Geometry, place: Place | None, num_threads: int) -> Any:
+def _make(mask: BlockMask, geometry: Geometry, place: Place | None, num_threads: int) -> Entry:
     plan = _fdma.make_plan(
         mask._core,
         batch=geometry.batch,
@@ -196,18 +212,20 @@ def _make(mask: BlockMask, geometry: Geometry, place: Place | None, num_threads:
         dtype=geometry.dtype,
         key_bias=geometry.has_bias,
         backend=geometry.backend,
+        form="parametric" if geometry.is_closed_form else "segments",
         direction=geometry.direction,
         num_threads=num_threads,
     )
     if place is None:
-        return plan
-    return _fdma.upload(
+        return Entry(plan, plan.tile, plan.num_work_tiles)
+    uploaded = _fdma.upload(
         plan,
         device=place.device,
         stream=place.upload_stream(),
         waits=True,
         deterministic=geometry.deterministic,
     )
+    return Entry(uploaded, plan.tile, plan.num_work_tiles)
 
 
 plans = Plans()

@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 
+from .. import _fdma
 from ..masks.block_mask import BlockMask
 from ..masks.expr_types import MaskExpr
 from ..masks.mask_text import text_of_handle
 from . import operators as attention_operators
 from .mask_argument import DENSE, block_mask
+from .plans import Place
 from .shapes import checked_backend, checked_scale, is_heads_first, refuse_bias
 from .tensor_layouts import refuse_layouts
 from .tensors import (
@@ -28,8 +30,11 @@ from .tensors import (
     extents_of,
     forward,
     forward_with_out_low,
+    is_readable,
     needs_out_low,
+    new_outputs,
     number_of,
+    place_of,
     run_cached,
     threads_of_call,
 )
@@ -47,6 +52,7 @@ from .torch_modes import (
 __all__: list[str] = []
 
 _CASTS = (torch.float32, torch.float16, torch.bfloat16)
+_DTYPE_NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in _CASTS}
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _is_any_autocast = torch._C._is_any_autocast_enabled
@@ -99,6 +105,86 @@ def attention(
         return cached
     call = CallArguments(mask, factor, heads_first, deterministic, threads)
     return forward(q, k, v, bias, call, return_lse)
+
+
+def run_plan(
+    plan: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    bias: Any,
+    *,
+    heads_first: bool,
+    is_short: bool,
+    out: Any,
+    lse: Any,
+    num_threads: int | None,
+    **words: Any,
+) -> Any:
+    """(result, log-sum-exp) of a plan that was looked up before, written to out and lse where they
+    are given. words: softmax_scale, and the lengths of a closed-form plan. is_short: rows may lie
+    past lengths; they are set. It has no gradients.
+    """
+    said = NOT_SAID if num_threads is None else checked_num_threads(num_threads)
+    given = {"q": q, "k": k, "v": v, "key_bias": bias, "out": out, "lse": lse, **words}
+    tensors = {name: x for name, x in given.items() if isinstance(x, torch.Tensor)}
+    if _is_compiling() or not (is_plain(q, k, v, bias) and are_plain(*tensors.values())):
+        raise NotImplementedError(
+            "out, lse, lengths: they are there for plain tensors alone, outside torch.compile and "
+            "modes that rewrite or record calls"
+        )
+    for name, x in tensors.items():
+        if x.requires_grad and _is_grad_enabled():
+            raise NotImplementedError(
+                f"{name}: runs into given memory and runs in closed form have no gradients, but it "
+                "requires one; call it under torch.no_grad()"
+            )
+        if x.device != q.device:
+            raise ValueError(f"{name}: expected a tensor on {q.device}, as q, got {x.device}")
+    q, k, v = _autocast(q, k, v)
+    if bias is not None:
+        bias = _full_bias(bias, q, k, v, heads_first).detach()
+    made = new_outputs(q, k, v, heads_first)
+    out, lse = made[0] if out is None else out, made[1] if lse is None else lse
+    is_empty = q.numel() == 0 or k.numel() == 0 or v.numel() == 0
+    if is_short or is_empty:
+        out.zero_()
+        lse.fill_(-torch.inf)
+    if is_empty:
+        return out, lse
+    q, k, v = (x.detach() if is_readable(x) else _copy(x) for x in (q, k, v))
+    into = out
+    if heads_first:
+        q, k, v, into = (x.transpose(1, 2) for x in (q, k, v, out))
+    threads = threads_of_call(said)
+    _fdma.attention(q, k, v, plan, key_bias=bias, out=into, lse=lse, num_threads=threads, **words)
+    return out, lse
+
+
+def _copy(x: Any) -> Any:
+    return x.detach().clone(memory_format=torch.contiguous_format)
+
+
+def dtype_name(x: Any) -> str:
+    """The element type that attention sees: that of autocast, if it is on."""
+    dtype = x.dtype
+    if _is_any_autocast() and dtype in _CASTS and torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+    return _DTYPE_NAMES.get(dtype) or str(dtype).removeprefix("torch.")
+
+
+def device_index(x: Any) -> int | None:
+    """The CUDA device of a tensor; None for the CPU."""
+    if x.device.type == "cuda":
+        return torch.cuda.current_device() if x.device.index is None else int(x.device.index)
+    if x.device.type == "cpu":
+        return None
+    raise NotImplementedError(f"q: is on {x.device}; move it to the CPU or a CUDA GPU")
+
+
+def place(index: int) -> Place:
+    """The place of tensors on a CUDA device."""
+    return place_of(torch.device("cuda", index))
 
 
 def _by_operators(q: Any, k: Any, v: Any, mask: Any, bias: Any, *words: Any) -> Any:

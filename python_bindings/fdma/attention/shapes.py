@@ -107,7 +107,7 @@ def bias_extents(extents: Extents) -> tuple[int, int, int]:
     return extents.batch, extents.heads_kv, extents.kv_len
 
 
-def refuse_bias(shape: Sequence[int], extents: Extents) -> None:
+def refuse_bias(shape: Sequence[int], extents: Extents, name: str = "bias") -> None:
     """ValueError for a bias that does not broadcast to a number for each key."""
     wanted = bias_extents(extents)
     given = (1,) * (3 - len(shape)) + tuple(shape)
@@ -115,6 +115,6 @@ def refuse_bias(shape: Sequence[int], extents: Extents) -> None:
         have not in (1, want) for have, want in zip(given, wanted, strict=True)
     ):
         raise ValueError(
-            f"bias: expected [batch, heads_kv, kv_len] = {list(wanted)}, or what broadcasts to "
+            f"{name}: expected [batch, heads_kv, kv_len] = {list(wanted)}, or what broadcasts to "
             f"that, got {list(shape)}"
         )

@@ -115,7 +115,7 @@ def _geometry(
         raise NotImplementedError(
             f"q: expected float32, float16 or bfloat16, got {q.dtype}; convert it first"
         )
-    place = _place(q.device) if q.device.type == "cuda" else None
+    place = place_of(q.device) if q.device.type == "cuda" else None
     geometry = Geometry(
         extents.batch,
         extents.heads,
@@ -131,7 +131,8 @@ def _geometry(
     return extents, geometry, place
 
 
-def _place(device: Any) -> Place:
+def place_of(device: Any) -> Place:
+    """The place of tensors on a CUDA device."""
     index = torch.cuda.current_device() if device.index is None else device.index
 
     def upload_stream() -> Any:
@@ -220,6 +221,14 @@ def _run(
         if not unreadable:
             break
         q, k, v, bias = _contiguous(unreadable, q, k, v, bias)
+
+
+def is_readable(x: Any) -> bool:
+    """Whether a kernel can read a tensor without a copy."""
+    strides = x.stride()
+    if strides[-1] != 1:
+        return False
+    return not x.is_cuda or (all(n % 8 == 0 for n in strides[:-1]) and x.data_ptr() % 16 == 0)
 
 
 def backward(

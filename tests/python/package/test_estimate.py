@@ -160,7 +160,7 @@ PROFILE = fdma.device_profile("h200")
         ({"columns": "all"}, ValueError, "columns: expected automatic, scan, gather"),
         ({"workers": 0}, ValueError, "workers: expected 1 or more, got 0"),
         ({"device": "h201"}, ValueError, "got 'h201'; did you mean h200?"),
-        ({"device": "nowhere"}, ValueError, "device: expected h200, h100, cpu, a profile (dict) or its"),
+        ({"device": "nowhere"}, ValueError, "device: expected h200, h100, cpu, a profile (dict)"),
         ({"device": 200}, TypeError, "device: expected a name, a profile (dict) or its file, got"),
         ({"device": "absent.json"}, OSError, "device: absent.json: cannot read"),
         ({"device": {}}, ValueError, "device: fdma_device_profile: expected a whole number"),
