@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import _fdma
+from . import _fdma, torch_operators
 from ._fdma import MaskSyntaxError
-from .attention import torch_operators
 from .attention.call import attention, clear_plans
 from .attention.incremental_topk import IncrementalTopk
 from .attention.learned import dynamic_mask_attention, select_topk, zoh_scores, zoh_scores_backward
 from .attention.merge import merge
 from .attention.plan import AttentionPlan, plan
 from .estimate import Estimate, device_profile, estimate
+from .files import methods as _file_methods  # noqa: F401
 from .files.mask_files import list_masks, load, save
+from .interop import methods as _interop_methods  # noqa: F401
 from .interop.formats import (
     from_bsr,
     from_cu_seqlens,
@@ -29,6 +30,7 @@ from .interop.formats import (
 )
 from .masks.block_mask import BlockMask, MaskOrigin, TileCounts
 from .masks.compile import compile
+from .masks.compile import read_functions_by as _read_functions_by
 from .masks.difference import MaskDifference
 from .masks.expr import (
     IntExpr,
@@ -166,8 +168,21 @@ __all__ = [
 ]
 
 __version__: str = _fdma.__version__
+MaskSyntaxError.__module__ = __name__  # where programs find it; the module below is private
 
 torch_operators.register()
+
+
+def _expression_of_function(function: Any, sampled: tuple[int, int, int, int] | None) -> MaskExpr:
+    """What fdma.compile makes of a function, by the tracer, which is loaded now."""
+    from .trace import trace
+
+    if sampled:
+        return trace.sample_mask_mod(function, *sampled)
+    return trace.trace_mask_mod(function)
+
+
+_read_functions_by(_expression_of_function)
 
 
 def __getattr__(name: str) -> Any:

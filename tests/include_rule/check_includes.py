@@ -7,16 +7,20 @@ sources all see each other's headers.
 
     python3 check_includes.py <source tree>
 
+The subpackages of the Python package import each other by the same rule.
+
 Prints one line per violation; exit code 1 if there are any.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from rooms import ROOMS, has_cycle, room_of
+from rooms import PYTHON_ROOMS, ROOMS, has_cycle, room_of
 
 FOLDERS = ("formats", "masks", "kernels", "tools", "tests", "benchmarks", "python_bindings")
 
@@ -121,9 +125,54 @@ def room_violations(root: Path) -> list[str]:
     return found
 
 
+def imported_modules(path: Path, package: Path) -> Iterator[tuple[int, str]]:
+    """Line and name, below `package`, of each module of the package that a file imports when it
+    runs. The name of a member that is no module stands for itself.
+    """
+    waiting: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    folder = path.parent.relative_to(package.parent).parts
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting.extend(node.orelse)
+            continue
+        waiting.extend(ast.iter_child_nodes(node))
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        names = [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            base = folder[: len(folder) + 1 - node.level] if node.level else ()
+            prefix = ".".join([*base, *filter(None, [node.module])])
+            names = [f"{prefix}.{name}" for name in names]
+        for name in names:
+            if name.startswith(f"{package.name}."):
+                yield node.lineno, name.removeprefix(f"{package.name}.")
+
+
+def import_violations(root: Path) -> list[str]:
+    """Imports between the rooms of the Python package that rooms.py does not name."""
+    base = "python_bindings/fdma"
+    found = []
+    if has_cycle(PYTHON_ROOMS):
+        found.append("tests/include_rule/rooms.py: the rooms of Python import each other")
+    for path in sorted((root / base).rglob("*.py")):
+        name = path.relative_to(root / base).as_posix()
+        room = name.partition("/")[0].removesuffix(".py")
+        if room not in PYTHON_ROOMS:
+            found.append(f"{base}/{name}: lies in no room of tests/include_rule/rooms.py")
+            continue
+        for number, module in imported_modules(path, root / base):
+            other = module.partition(".")[0]
+            if other in PYTHON_ROOMS and other != room and other not in PYTHON_ROOMS[room]:
+                found.append(
+                    f"{base}/{name}:{number}: room {room} does not know room {other}: {module}"
+                )
+    return found
+
+
 def main() -> int:
     root = Path(sys.argv[1])
-    found = violations(root) + room_violations(root)
+    found = violations(root) + room_violations(root) + import_violations(root)
     print("\n".join(found) if found else "every include is where it may be")
     return 1 if found else 0
 

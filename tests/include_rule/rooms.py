@@ -83,6 +83,33 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
+# Subpackage or module of the package fdma -> those that it may import. Imports inside functions
+# count; imports for types alone (TYPE_CHECKING) do not. `__init__` is above all.
+PYTHON_ROOMS: dict[str, tuple[str, ...]] = {
+    "_fdma": (),
+    "estimate_table": (),
+    "masks": ("_fdma", "estimate_table"),
+    "trace": ("_fdma", "masks"),
+    "files": ("_fdma", "masks"),
+    "estimate": ("_fdma", "estimate_table", "masks"),
+    "attention": ("_fdma", "estimate", "masks"),
+    "interop": ("_fdma", "attention", "masks"),
+    "nn": ("attention", "interop", "masks"),
+    "hf": ("attention", "interop", "masks"),
+    "torch_operators": ("attention", "interop"),
+    "__init__": (
+        "_fdma",
+        "attention",
+        "estimate",
+        "files",
+        "interop",
+        "masks",
+        "torch_operators",
+        "trace",
+    ),
+}
+
+
 def room_of(path: str, rooms: dict[str, tuple[str, ...]]) -> str | None:
     """The room that holds `path`, relative to the folder of the rooms; None: no room does."""
     folder = path.rpartition("/")[0]

@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ROOT / "python_bindings"
 STUB = PACKAGES / "fdma" / "_fdma.pyi"
 
-# Modules whose names are public: those of `__all__`, or of the core all without an underscore.
-MODULES = ("fdma", "fdma.hf", "fdma.nn", "fdma._fdma", "flash_dmattn")
+# Modules whose names are public: those of `__all__`.
+MODULES = ("fdma", "fdma.hf", "fdma.nn", "flash_dmattn")
 
 
 def core_from_stub(version: str) -> types.ModuleType:
@@ -55,13 +55,7 @@ def core_from_stub(version: str) -> types.ModuleType:
 
 def public_names(module_name: str) -> list[str]:
     module = importlib.import_module(module_name)
-    if hasattr(module, "__all__"):
-        return [str(name) for name in module.__all__ if not name.startswith("__")]
-    return [
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == module_name
-    ]
+    return [str(name) for name in module.__all__ if not name.startswith("__")]
 
 
 def marked_up(line: str) -> str:

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from numpy.typing import NDArray
 
-from .state_stream import announced, bytes_of, filled
+from ..masks.state_stream import announced, bytes_of, filled
 
 __all__: list[str] = []
 

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _fdma
-
-if TYPE_CHECKING:
-    from ..masks.block_mask import BlockMask
+from ..masks.block_mask import BlockMask
 
 __all__: list[str] = []
 
@@ -29,9 +27,7 @@ Host = NDArray[Any]
 
 
 def mask_of(core: _fdma.BlockMask) -> BlockMask:
-    """The BlockMask of a core mask. Its class imports this module, so the import stands here."""
-    from ..masks.block_mask import BlockMask
-
+    """The BlockMask of a core mask."""
     return BlockMask._wrap(core)
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from .. import _fdma
+from ..masks.block_mask import BlockMask
+from ..masks.compiled_regions import made_outside
 from .arrays import (
     host_array,
     import_torch,
@@ -24,10 +26,6 @@ from .arrays import (
     with_rank,
     zeros_and_ones,
 )
-
-if TYPE_CHECKING:
-    from ..masks.block_mask import BlockMask
-from ..masks.compiled_regions import made_outside
 
 __all__ = ["BsrArrays", "from_bsr", "to_bsr"]
 

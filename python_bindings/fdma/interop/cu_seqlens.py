@@ -13,16 +13,14 @@ right = 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _fdma
-from .arrays import flag, host_array, integers, mask_of, outgoing, pair
-
-if TYPE_CHECKING:
-    from ..masks.block_mask import BlockMask
+from ..masks.block_mask import BlockMask
 from ..masks.compiled_regions import made_outside
+from .arrays import flag, host_array, integers, mask_of, outgoing, pair
 
 __all__ = ["CuSeqlens", "from_cu_seqlens", "to_cu_seqlens"]
 

@@ -11,14 +11,12 @@ The array says which query rows i do not see key j:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .. import _fdma
-from .arrays import flag, integers, mask_of, outgoing, pair
-
-if TYPE_CHECKING:
-    from ..masks.block_mask import BlockMask
+from ..masks.block_mask import BlockMask
 from ..masks.compiled_regions import made_outside
+from .arrays import flag, integers, mask_of, outgoing, pair
 
 __all__ = ["FlashMaskArrays", "from_flashmask", "to_flashmask"]
 

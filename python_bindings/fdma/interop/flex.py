@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import _fdma
+from ..masks.block_mask import BlockMask
+from ..masks.compile import compile as compile_mask
+from ..masks.compiled_regions import made_outside
 from .arrays import Host, import_torch, integers, mask_of, pair
 from .flex_mask_mod import MaskMod, mask_mod_of_tables
-
-if TYPE_CHECKING:
-    from ..masks.block_mask import BlockMask
-from ..masks.compiled_regions import made_outside
 
 __all__ = ["from_flex", "to_flex", "to_flex_arrays"]
 
@@ -283,9 +282,6 @@ def _cells_of_function(mask_mod: Any) -> Any:
 def _compiled(
     cells: Any, lengths: tuple[int, int], pairs: tuple[int, int], sample: bool
 ) -> BlockMask:
-    from ..masks.block_mask import BlockMask
-    from ..masks.compile import compile as compile_mask
-
     if isinstance(cells, BlockMask):
         return cells
     return compile_mask(cells, *lengths, batch=pairs[0], heads=pairs[1], sample=sample)

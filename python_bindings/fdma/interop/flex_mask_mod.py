@@ -12,15 +12,13 @@ Cost: 4 bytes a tile, and block_q * block_kv / 8 bytes for each distinct bitmap.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..masks.block_mask import BlockMask
 from .arrays import import_torch
-
-if TYPE_CHECKING:
-    from ..masks.block_mask import BlockMask
 
 __all__ = ["MaskMod", "mask_mod_of_tables"]
 

@@ -5,11 +5,13 @@ make of it for attention, [batch, heads or 1, queries, keys], boolean (SDPA) or 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _fdma
+from ..masks.block_mask import BlockMask
+from ..masks.compiled_regions import made_outside
 from .arrays import (
     flag,
     host_array,
@@ -22,10 +24,6 @@ from .arrays import (
     with_rank,
     zeros_and_ones,
 )
-
-if TYPE_CHECKING:
-    from ..masks.block_mask import BlockMask
-from ..masks.compiled_regions import made_outside
 
 __all__ = ["HfPadding", "from_hf_mask", "from_hf_padding", "to_hf_mask", "to_hf_padding"]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..masks.block_mask import add_methods
 from . import formats
 
-__all__ = ["InteropMethods"]
+__all__: list[str] = []
 
 
 class InteropMethods:
@@ -14,8 +15,6 @@ class InteropMethods:
     >>> fdma.compile("causal", 4).to_flashmask().causal
     True
     """
-
-    __slots__ = ()
 
     from_bsr = staticmethod(formats.from_bsr)
     from_cu_seqlens = staticmethod(formats.from_cu_seqlens)
@@ -30,3 +29,6 @@ class InteropMethods:
     to_flex_arrays = formats.to_flex_arrays
     to_hf_mask = formats.to_hf_mask
     to_hf_padding = formats.to_hf_padding
+
+
+add_methods(InteropMethods)

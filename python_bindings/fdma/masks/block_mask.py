@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import index
-from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _fdma
-from ..interop.methods import InteropMethods
 from .compiled_regions import made_outside
 from .difference import DifferingCell, DifferingTile, MaskDifference
 from .handles import handle_of
@@ -22,6 +20,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .._fdma import Array
+    from ..files.methods import FileMethods
+    from ..interop.methods import InteropMethods
+
+    class _OtherRooms(FileMethods, InteropMethods): ...
+
+else:
+    _OtherRooms = object
 
 __all__ = ["BlockMask", "MaskOrigin", "TileCounts"]
 
@@ -61,7 +66,7 @@ class MaskOrigin(NamedTuple):
     head: int
 
 
-class BlockMask(InteropMethods):
+class BlockMask(_OtherRooms):
     """A mask as stored: which queries attend to which keys, for every batch element and head.
 
     `fdma.compile` makes them, and so do `from_dense`, `from_columns`, `fdma.load` and the
@@ -598,25 +603,7 @@ class BlockMask(InteropMethods):
         """
         self._core.validate(level)
 
-    # Files, pickles, arrays.
-
-    def save(
-        self, path: str | PathLike[str], *, name: str = "mask", overwrite: bool = False
-    ) -> None:
-        """Writes the mask into an HDF5 file of FDMA's format; other masks in that file stay.
-
-        `fdma.save` writes several masks at once; `fdma.load` reads one.
-
-        >>> import fdma
-        >>> import h5py
-        >>> mask = fdma.compile("causal", 4096)
-        >>> mask.save("masks.h5", name="causal")
-        >>> fdma.load("masks.h5") == mask
-        True
-        """
-        from ..files.mask_files import save
-
-        save(path, {name: self}, overwrite=overwrite)
+    # Pickles, arrays.
 
     def arrays(self) -> dict[str, Any]:
         """Everything stored, as docs/file-format.md names it: attributes and NumPy arrays.
@@ -703,6 +690,15 @@ class BlockMask(InteropMethods):
 
     def __delattr__(self, name: str) -> None:
         _refuse(name)
+
+
+def add_methods(methods: type) -> None:
+    """Gives BlockMask the public members of a class. Rooms that know masks (files, interop) call it
+    when the package is imported; masks knows none of them.
+    """
+    for name, member in vars(methods).items():
+        if not name.startswith("_"):
+            setattr(BlockMask, name, member)
 
 
 def _refuse(name: str) -> NoReturn:

@@ -25,6 +25,9 @@ __all__ = ["compile"]
 MaskMod: TypeAlias = Callable[[Any, Any, Any, Any], Any]
 Lengths: TypeAlias = "int | Sequence[int] | np.ndarray[Any, Any] | Any"
 
+FunctionReader: TypeAlias = "Callable[[MaskMod, tuple[int, int, int, int] | None], MaskExpr]"
+_function_reader: list[FunctionReader] = []
+
 
 @made_outside
 def compile(
@@ -137,11 +140,15 @@ def _of_function(
         raise TypeError(
             f"mask: expected a mask, got the function that makes it: call {function.__name__}(..)"
         )
-    from ..trace import trace  # the tracer, where a function is handed in
+    (reader,) = _function_reader
+    return reader(function, (q_len, kv_len, batch, heads) if sample else None)
 
-    if sample:
-        return trace.sample_mask_mod(function, q_len, kv_len, batch, heads)
-    return trace.trace_mask_mod(function)
+
+def read_functions_by(reader: FunctionReader) -> None:
+    """Sets what makes an expression of a function, by sampling it at every cell of (q_len, kv_len,
+    batch, heads) if they are given. The package calls it: the tracer, which does this, knows masks.
+    """
+    _function_reader[:] = [reader]
 
 
 def _kind_of(value: object) -> str:

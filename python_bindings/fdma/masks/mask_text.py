@@ -2,7 +2,7 @@
 
     fdma.BlockMask/1:<base64 of zlib of: 8 bytes, size of the header; header (JSON); arrays>
 
-The state is that of masks/state.py with its content hash, as files/state_stream.py writes it. A
+The state is that of masks/state.py with its content hash, as masks/state_stream.py writes it. A
 program may come from anybody, so a text is not trusted, like any file: sizes are bounded, and every
 entry and the hash are checked. No text of the mask language begins like one of these.
 """
@@ -18,10 +18,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ..files.state_stream import announced, bytes_of, filled
 from .block_mask import BlockMask
 from .handles import mask_of_handle
 from .state import state_of
+from .state_stream import announced, bytes_of, filled
 
 __all__: list[str] = []
 

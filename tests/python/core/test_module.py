@@ -209,7 +209,8 @@ def test_compiling_from_many_threads() -> None:
 def test_examples_of_the_pages() -> None:
     root = Path(__file__).parents[3]
     names: dict[str, Any] = {}
-    for page in (root / "python_bindings" / "README.md", root / "docs" / "python-core.md"):
+    core = root / "docs" / "developing" / "python-core.md"
+    for page in (root / "python_bindings" / "README.md", core):
         text = page.read_text(encoding="utf-8")
         for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
             if "cuda" not in block:

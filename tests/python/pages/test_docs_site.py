@@ -63,7 +63,7 @@ EXAMPLES = {
     "docs/maskc.md": "pages/test_readme.py",
     "docs/peer-formats.md": "pages/test_interop_docs.py",
     "docs/python.md": "pages/test_python_docs.py",
-    "docs/python-core.md": "core/test_module.py",
+    "docs/developing/python-core.md": "core/test_module.py",
     "docs/spec-language.md": "../unit/masks/language/test_spec_language_doc.cpp",
     "masks/README.md": "pages/test_docs_site.py",
     "python_bindings/README.md": "core/test_module.py",

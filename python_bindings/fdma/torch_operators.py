@@ -24,9 +24,9 @@ def register() -> None:
 def _register() -> None:
     # If PyTorch is too old, the first call that needs an operator says what is missing.
     with contextlib.suppress(Exception):
-        from ..interop import hf_operators  # noqa: F401
-        from . import merge_torch, zoh_torch  # noqa: F401
-        from . import operators as attention_operators  # noqa: F401
+        from .attention import merge_torch, zoh_torch  # noqa: F401
+        from .attention import operators as attention_operators  # noqa: F401
+        from .interop import hf_operators  # noqa: F401
 
 
 class _WaitsForTorch:
