@@ -124,7 +124,10 @@ def attention(
 
 
 def clear_plans() -> None:
-    """Drops the plans and workspaces that `attention` has cached, those of CUDA graphs included.
+    """Drops the cached plans and workspaces of all calls, those of CUDA graphs included.
+
+    They are those of `attention`, `dynamic_mask_attention` and `select_topk`. A plan object
+    (`fdma.plan`) keeps its own.
 
     >>> import fdma
     >>> fdma.clear_plans()

@@ -20,14 +20,13 @@ from ..masks.names import intervals, topk
 from .call import Backend, Layout, attention
 from .frameworks import framework, in_framework
 from .mask_argument import block_mask
+from .plans import Entry, plans
 from .shapes import checked_extents, checked_scale, is_heads_first
 from .threads import checked_num_threads, process_threads
 
 __all__ = ["dynamic_mask_attention", "select_topk", "zoh_scores", "zoh_scores_backward"]
 
 _Array = TypeVar("_Array")
-_selectors: dict[Any, _fdma.DeviceTopk] = {}
-_MAX_SELECTORS = 32
 _LOG_OF_ZERO = -103.972084
 """Below it float32 rounds the exponential to 0."""
 
@@ -243,13 +242,13 @@ def _on_gpu(scores: Any, w: int, among: BlockMask, heads: int) -> BlockMask:
     batch, heads_kv, _ = scores.shape
     device = scores.device.index if hasattr(scores.device, "index") else int(scores.device.id)
     marks = among._core.is_per_batch, among._core.is_per_head
-    key = (among.content_hash, marks, w, batch, heads_kv, device)
-    selector = _selectors.get(key)
-    if selector is None:
-        selector = _fdma.DeviceTopk(among._core, w, batch=batch, heads_kv=heads_kv, device=device)
-        if len(_selectors) >= _MAX_SELECTORS:
-            _selectors.clear()
-        _selectors[key] = selector
+    key = ("select_topk", among.content_hash, marks, w, batch, heads_kv, device)
+
+    def prepare() -> Entry:
+        made = _fdma.DeviceTopk(among._core, w, batch=batch, heads_kv=heads_kv, device=device)
+        return Entry(made, made.nbytes + made.workspace_nbytes)
+
+    selector: _fdma.DeviceTopk = plans.prepared(key, prepare).plan
     kept: Any = selector.select(scores)
     mask = BlockMask._wrap(selector.to_mask(kept, heads_q=heads))
     if selector.saw_nan():

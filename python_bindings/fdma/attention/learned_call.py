@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import threading
 from typing import Any, NamedTuple
 
 from .. import _fdma
@@ -12,13 +11,10 @@ from ..masks.block_mask import BlockMask
 from ..masks.compile import compile
 from ..masks.expr_types import MaskExpr
 from .frameworks import framework
+from .plans import Entry, plans
 from .shapes import DTYPES, Extents, checked_backend
 
 __all__: list[str] = []
-
-_MAX_PREPARED = 64
-_prepared: dict[tuple[Any, ...], _fdma.DynamicMaskAttention] = {}
-_lock = threading.Lock()
 
 
 class CallParams(NamedTuple):
@@ -71,6 +67,7 @@ def one_call(
     ):
         return None
     key = (
+        "dynamic_mask_attention",
         None if seen is None else seen.content_hash,
         params.w,
         extents,
@@ -80,18 +77,12 @@ def one_call(
         device,
         params.gradients,
     )
-    held = _prepared.get(key)
-    if held is None:
-        try:
-            held = _prepare(seen, extents, dtype, params, device)
-        except NotImplementedError:
-            if device is None:
-                raise
-            return None
-        with _lock:
-            if len(_prepared) >= _MAX_PREPARED:
-                _prepared.clear()
-            _prepared[key] = held
+    try:
+        held = plans.prepared(key, lambda: _prepare(seen, extents, dtype, params, device)).plan
+    except NotImplementedError:
+        if device is None:
+            raise
+        return None
     if not params.gradients:
         return _run(held, name, tensors, dt_proj, a_coef, params)
     return with_gradients(held, tensors, dt_proj, a_coef, params)
@@ -120,11 +111,11 @@ def _among(among: Any, extents: Extents, num_threads: int) -> BlockMask | None:
 
 def _prepare(
     seen: BlockMask | None, extents: Extents, dtype: Any, params: CallParams, device: int | None
-) -> _fdma.DynamicMaskAttention:
+) -> Entry:
     lengths: dict[str, Any] = {}
     if seen is None:
         lengths = {"q_len": extents.q_len, "kv_len": extents.kv_len}
-    return _fdma.DynamicMaskAttention(
+    held = _fdma.DynamicMaskAttention(
         params.w,
         among=None if seen is None else seen._core,
         **lengths,
@@ -140,6 +131,7 @@ def _prepare(
         gradients=params.gradients,
         device=device,
     )
+    return Entry(held, held.nbytes + held.workspace_nbytes)
 
 
 def _run(

@@ -1,10 +1,11 @@
-"""The plans of attention calls, kept for as long as they are likely to come again.
+"""What is prepared for calls, kept for as long as it is likely to come again.
 
-A plan belongs to the cells of a mask (its content hash), the shapes and dtypes of the tensors and
-the device of the tensors; strides do not matter. A plan is looked up in two steps. The first step
-uses the descriptors of the call: one lookup in a dict, or for PyTorch's tensors in C++
-(`_fdma.CachedCalls`). The second step uses the content hash, which also finds the plan of a mask
-that was compiled again with the same result.
+One store holds the plans of attention, and what dynamic_mask_attention and select_topk (on a GPU)
+prepare, each by what it was made of. A plan of attention belongs to the cells of a mask (its
+content hash), the shapes and dtypes of the tensors and the device of the tensors; strides do not
+matter. It is looked up in two steps. The first step uses the descriptors of the call: one lookup in
+a dict, or for PyTorch's tensors in C++ (`_fdma.CachedCalls`). The second step uses the content
+hash, which also finds the plan of a mask that was compiled again with the same result.
 """
 
 from __future__ import annotations
@@ -71,17 +72,20 @@ class Place:
 class Entry:
     """A cached plan, what is known of it since it was made, and the time of its last use."""
 
-    __slots__ = ("__weakref__", "last_use", "num_work_tiles", "plan", "tile")
+    __slots__ = ("__weakref__", "last_use", "nbytes", "num_work_tiles", "plan", "tile")
 
-    def __init__(self, plan: Any, tile: tuple[int, int], num_work_tiles: int) -> None:
+    def __init__(
+        self,
+        plan: Any,
+        nbytes: int,
+        tile: tuple[int, int] = (0, 0),
+        num_work_tiles: int = 0,
+    ) -> None:
         self.plan = plan
+        self.nbytes = nbytes
         self.tile = tile
         self.num_work_tiles = num_work_tiles
         self.last_use = time.monotonic_ns()
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.plan.nbytes)
 
     @property
     def is_pinned(self) -> bool:
@@ -143,15 +147,22 @@ class Plans:
         num_threads: int = 0,
     ) -> Entry:
         """The plan of a mask, made with num_threads threads (0: all) if there is none yet."""
-        content = (mask.content_hash, geometry)
-        entry = self._entries.get(content) or self._living.get(content)
-        if entry is None:
+
+        def make() -> Entry:
             if place is not None and place.is_capturing():
                 raise RuntimeError(
                     "attention: the first call with a mask and shapes makes a plan, which a CUDA "
                     "graph cannot capture; make one call with them before the capture"
                 )
-            entry = _make(mask, geometry, place, num_threads)
+            return _make(mask, geometry, place, num_threads)
+
+        return self.prepared((mask.content_hash, geometry), make)
+
+    def prepared(self, content: Hashable, make: Callable[[], Entry]) -> Entry:
+        """The entry of some content, made if there is none yet."""
+        entry = self._entries.get(content) or self._living.get(content)
+        if entry is None:
+            entry = make()
         with self._lock:
             cached = self._entries.get(content)
             if cached is None:
@@ -217,7 +228,7 @@ def _make(mask: BlockMask, geometry: Geometry, place: Place | None, num_threads:
         num_threads=num_threads,
     )
     if place is None:
-        return Entry(plan, plan.tile, plan.num_work_tiles)
+        return Entry(plan, plan.nbytes, plan.tile, plan.num_work_tiles)
     uploaded = _fdma.upload(
         plan,
         device=place.device,
@@ -225,7 +236,7 @@ def _make(mask: BlockMask, geometry: Geometry, place: Place | None, num_threads:
         waits=True,
         deterministic=geometry.deterministic,
     )
-    return Entry(uploaded, plan.tile, plan.num_work_tiles)
+    return Entry(uploaded, uploaded.nbytes, plan.tile, plan.num_work_tiles)
 
 
 plans = Plans()

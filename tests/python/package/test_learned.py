@@ -15,6 +15,7 @@ from fdma_module import definition, random_tensors
 
 # isort: split
 import fdma
+from fdma.attention.plans import plans
 
 attend: Any = fdma.dynamic_mask_attention
 score: Any = fdma.zoh_scores
@@ -417,3 +418,20 @@ def test_tensors_of_decoding() -> None:
     keys, counts = topk.append(torch.tensor([1.0, 5.0, 2.0, 4.0], requires_grad=True))
     assert torch.equal(keys, torch.tensor([[[1, 2, 3]]], dtype=torch.int32))
     assert counts.tolist() == [[3]]
+
+
+def test_prepared_calls_lie_among_the_plans() -> None:
+    fdma.clear_plans()
+    random = np.random.default_rng(0)
+    q, k, v = (random.standard_normal((1, h, 40, 16)).astype(np.float32) for h in (4, 2, 2))
+    dt_proj, a_coef = (
+        random.standard_normal((2, 32)).astype(np.float32),
+        np.array([-1, -2], np.float32),
+    )
+    for w in (8, 9, 8):
+        fdma.dynamic_mask_attention(q, k, v, dt_proj, a_coef, w)
+    assert len(plans) == 2
+    kinds = {type(entry.plan).__name__ for entry in plans._entries.values()}
+    assert kinds == {"DynamicMaskAttention"}
+    fdma.clear_plans()
+    assert len(plans) == 0 and plans.nbytes == 0
