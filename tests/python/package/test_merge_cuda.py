@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fdma_module import FOLDER
+from fdma_module import fdma as core
 
 # isort: split
 import fdma
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
-if not (torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)):
-    pytest.skip("no GPU of compute capability 9.0 on this machine", allow_module_level=True)
-
-assert FOLDER
+pytestmark = pytest.mark.skipif(
+    "sm90" not in core.available_backends() or not torch.cuda.is_available(),
+    reason="no GPU of compute capability 9.0",
+)
 
 
 def parts(dtype: Any, head_dim: int = 64, count: int = 3) -> list[Any]:
