@@ -10,7 +10,8 @@ with w_i = exp(lse_i - lse) and s = sigmoid(lse - sink)
     d lse_i = w_i (s (out_i - out) dout + dlse)
     d sink  = -(1 - s) out dout
 
-A plain call without gradients goes to the core directly, which saves the time of the operator.
+A plain call goes to the core directly, or through an autograd function if a gradient is needed,
+which saves the time of the operator.
 """
 
 from __future__ import annotations
@@ -42,10 +43,9 @@ def merge(
     tensors = [*outs, *lses] if sinks is None else [*outs, *lses, sinks]
     if torch.compiler.is_compiling():
         return operator(outs, lses, sinks, heads_first, said)
-    is_direct = is_plain(outs[0], lses[0], lses[0], sinks) and are_plain(*tensors)
-    if is_direct and not (
-        torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    ):
+    if is_plain(outs[0], lses[0], lses[0], sinks) and are_plain(*tensors):
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            return _Merge.apply(len(outs), heads_first, said, sinks, *outs, *lses)
         return _run(outs, lses, sinks, heads_first, said)
     refuse_transforms("merge", *tensors)
     return operator(outs, lses, sinks, heads_first, said)
@@ -135,6 +135,22 @@ def _backward(ctx: Any, dout: Any, dlse: Any) -> Any:
         if sinks.dim() == 1:
             dsinks = dsinks.sum((0, 2))
     return douts, dlses, dsinks, None, None
+
+
+class _Merge(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(
+        ctx: Any, num_parts: int, heads_first: bool, num_threads: int, sinks: Any, *tensors: Any
+    ) -> Any:
+        outs, lses = tensors[:num_parts], tensors[num_parts:]
+        results = _run(outs, lses, sinks, heads_first, num_threads)
+        _setup_context(ctx, (outs, lses, sinks, heads_first), results)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, dout: Any, dlse: Any) -> Any:
+        douts, dlses, dsinks, *_ = _backward(ctx, dout, dlse)
+        return None, None, None, dsinks, *douts, *dlses
 
 
 operator = torch.library.custom_op(
