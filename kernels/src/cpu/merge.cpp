@@ -22,7 +22,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace fdma::cpu::HWY_NAMESPACE {
 
-constexpr std::int64_t kColumnsAtOnce = 256;
+constexpr std::int64_t kColumnsAtOnce = 256;  // whole vectors
 constexpr float kNoKeys = -std::numeric_limits<float>::infinity();
 
 inline std::int64_t offset(const RowStrides& strides, std::int64_t batch, std::int64_t head,
@@ -33,17 +33,18 @@ inline std::int64_t offset(const RowStrides& strides, std::int64_t batch, std::i
 /// Sets the weight of each part of a row and returns lse. Where lse is -inf, weights are not set.
 inline double set_weights(const MergeCall& call, std::int64_t batch, std::int64_t head,
                           std::int64_t q, std::array<float, kMaxMergeParts>& weights) {
-  std::array<double, kMaxMergeParts> lse;
+  std::array<double, kMaxMergeParts> terms;  // lse, then exp(lse - largest)
   double largest = kNoKeys;
   const auto num_parts = static_cast<std::size_t>(call.num_parts);
   for (std::size_t i = 0; i < num_parts; ++i) {
     const MergeCall::Part& part = call.parts[i];
-    lse[i] = part.lse[offset(part.lse_strides, batch, head, q)];
-    largest = std::max(largest, lse[i]);
+    terms[i] = part.lse[offset(part.lse_strides, batch, head, q)];
+    largest = std::max(largest, terms[i]);
   }
   double sum = 0;
   for (std::size_t i = 0; i < num_parts; ++i) {
-    if (lse[i] != kNoKeys) sum += std::exp(lse[i] - largest);
+    terms[i] = terms[i] == kNoKeys ? 0 : std::exp(terms[i] - largest);
+    sum += terms[i];
   }
   if (sum == 0) return kNoKeys;
   const double total = largest + std::log(sum);
@@ -52,9 +53,19 @@ inline double set_weights(const MergeCall& call, std::int64_t batch, std::int64_
     kept = 1 / (1 + std::exp(call.sinks[offset(call.sink_strides, batch, head, q)] - total));
   }
   for (std::size_t i = 0; i < num_parts; ++i) {
-    weights[i] = static_cast<float>(std::exp(lse[i] - largest) / sum * kept);
+    weights[i] = static_cast<float>(terms[i] / sum * kept);
   }
   return total;
+}
+
+/// Adds weight * values to sums, up to a whole vector past `count`.
+HWY_INLINE void add_scaled(float weight, const float* values, std::size_t count, float* sums) {
+  const FloatTag tag;
+  for (std::size_t c = 0; c < count; c += kLanes) {
+    const auto sum =
+        hn::MulAdd(hn::Set(tag, weight), hn::LoadU(tag, values + c), hn::LoadU(tag, sums + c));
+    hn::StoreU(sum, tag, sums + c);
+  }
 }
 
 inline void merge_row(const MergeCall& call, std::int64_t batch, std::int64_t head,
@@ -66,17 +77,17 @@ inline void merge_row(const MergeCall& call, std::int64_t batch, std::int64_t he
   }
   const std::int64_t bytes = size_bytes(call.dtype);
   char* const out = static_cast<char*>(call.out) + offset(call.out_strides, batch, head, q) * bytes;
+  float sums[kColumnsAtOnce] = {}, values[kColumnsAtOnce] = {};
   for (std::int64_t column = 0; column < call.head_dim_v; column += kColumnsAtOnce) {
     const auto count = static_cast<std::size_t>(std::min(kColumnsAtOnce, call.head_dim_v - column));
-    float sums[kColumnsAtOnce] = {};
-    float values[kColumnsAtOnce];
+    std::fill_n(sums, count, 0.0F);
     for (std::size_t i = 0; i < static_cast<std::size_t>(call.num_parts); ++i) {
       const MergeCall::Part& part = call.parts[i];
       if (part.lse[offset(part.lse_strides, batch, head, q)] == kNoKeys) continue;
       load_row(static_cast<const char*>(part.out) +
                    (offset(part.out_strides, batch, head, q) + column) * bytes,
                call.dtype, count, values);
-      for (std::size_t c = 0; c < count; ++c) sums[c] += weights[i] * values[c];
+      add_scaled(weights[i], values, count, sums);
     }
     store_row(sums, call.dtype, count, out + column * bytes);
   }

@@ -58,7 +58,7 @@ struct MergeTensors {
 ///
 /// Errors      shape_mismatch; invalid_argument: number of parts, strides, null or misaligned data,
 ///             num_threads; unsupported: dtype, device. All are checked before anything is written
-/// Cost        reads each part once; memory alone binds it
+/// Cost        reads each part once; an exponential for each row and part
 Result<void> merge(const MergeTensors& tensors, int num_threads = 0);
 
 /// The same on the device, in the order of `stream`. It returns after the launch, without waiting;
