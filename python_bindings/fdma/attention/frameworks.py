@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ __all__: list[str] = []
 
 def framework(array: Any) -> str:
     """ "torch", "cupy", "jax", else "numpy"."""
+    torch = sys.modules.get("torch")  # asked first, since torch.compile cannot look at the kinds
+    if torch is not None and isinstance(array, torch.Tensor):
+        return "torch"
     kinds = {kind.__module__.partition(".")[0] for kind in type(array).__mro__}
     for name, home in (("torch", "torch"), ("cupy", "cupy"), ("jax", "jax"), ("jax", "jaxlib")):
         if home in kinds:

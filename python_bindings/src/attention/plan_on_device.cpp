@@ -50,10 +50,6 @@ Stream current_stream_of(nb::handle array, int device) {
 
 std::unique_ptr<PlanOnDevice> upload_plan(const AttentionPlan& plan, std::optional<int> device,
                                           nb::handle stream, bool waits, bool deterministic) {
-  if (plan.backend.traits().device == Device::cpu) {
-    refuse(ErrorCode::unsupported, fmt::format("upload: expected a plan for a GPU, got one for {}",
-                                               to_string(plan.backend)));
-  }
   std::optional<CurrentDevice> current;
   if (device) current.emplace(make_current({Device::cuda, *device}));
   const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
@@ -74,6 +70,11 @@ std::string repr(const PlanOnDevice& held) {
 
 std::unique_ptr<const PreparedPlan> prepared(const AttentionPlan& plan, Stream stream,
                                              const PrepareOptions& options) {
+  if (plan.backend.traits().device == Device::cpu) {
+    refuse(ErrorCode::unsupported,
+           fmt::format("upload: expected a plan for {}, got one for {}",
+                       to_string(backend_for(Device::cuda)), to_string(plan.backend)));
+  }
   // The plan outlives the call, and a GPU's copy does not refer to it.
   return value_or_throw(prepare(
       std::shared_ptr<const AttentionPlan>(std::shared_ptr<void>(), &plan), stream, options));

@@ -55,7 +55,8 @@ def test_gradients_are_those_of_the_cpu() -> None:
         return torch.autograd.grad(loss, [*tensors, sinks])
 
     for got, wanted in zip(gradients("cuda"), gradients("cpu"), strict=True):
-        torch.testing.assert_close(got.cpu(), wanted, atol=1e-5, rtol=1e-5)
+        # A gradient of lse adds up a row of out in float32.
+        torch.testing.assert_close(got.cpu(), wanted, atol=1e-4, rtol=1e-4)
 
 
 def test_a_graph_captures_it_on_the_current_stream() -> None:
