@@ -54,7 +54,7 @@ PRIVATE = ("fmt/", "tbb/", "oneapi/", "hwy/", "xxhash", "H5", "hdf5", "spdlog/",
 DENIED: dict[str, tuple[str, ...]] = {
     "formats/include/fdma/base": ("fdma/formats/",),
     "formats/src/base": ("fdma/formats/",),
-    "formats/private": ("fdma/formats/",),
+    "formats/private/fdma/base": ("fdma/formats/",),
     "kernels/src/selection": (
         "fdma/kernels/attention",
         "fdma/kernels/plan",

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "bands/algebra.hpp"
+#include "fdma/formats/band_algebra.hpp"
 #include "fdma/formats/segment_mask.hpp"
 #include "fdma/formats/set_algebra.hpp"
 

@@ -17,7 +17,7 @@
 
 #include "algebra/column_window.hpp"
 #include "algebra/combine_segments.hpp"
-#include "bands/algebra.hpp"
+#include "fdma/formats/band_algebra.hpp"
 #include "bands/from_segment.hpp"
 #include "segment/bit_copy.hpp"
 

@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "algebra/combine_segments.hpp"
-#include "bands/algebra.hpp"
+#include "fdma/formats/band_algebra.hpp"
 #include "bands/from_segment.hpp"
 #include "fdma/base/parallel.hpp"
 #include "fdma/formats/convert.hpp"

@@ -1,12 +1,12 @@
 // Set operations on masks whose rows see intervals that move linearly.
 //
 // Combining. The rows are divided into ranges that one band of each mask (or none) covers. In such
-// a range every bound is a line. Sorted by key, two neighbouring lines keep their order up to the
-// row in which they meet, which takes one division for each pair. Up to that row the lines are
-// swept once, from key 0 to kv_len; some of them bound the intervals in which the operation holds.
-// A row in which different lines meet is a range of its own; BandSequence joins it to what it
-// continues. Example: window over documents. In each document the window's lower bound meets the
-// document's once, which gives two bands.
+// a range every bound is a line. The lines of one mask keep their order; those of two are merged by
+// key and swept once, and some of them bound the intervals in which the operation holds. Two
+// neighbouring lines keep their order up to the row in which they meet, which takes one division
+// for each pair; so long the intervals are linear. A row in which different lines meet is a range of its
+// own; BandSequence joins it to what it continues. Example: window over documents. In each document
+// the window's lower bound meets the document's once, which gives two bands.
 //
 // Moving. The lines of the bands are moved, and the result is combined with the rectangle of the
 // cells that exist.
@@ -18,24 +18,43 @@
 // other. The column runs are sorted by first key and swept. Those that hold a key, in order of
 // their rows, are its intervals, joined where a column run goes on in the next band. Example:
 // causal & documents gives one column run for each document.
-#include "bands/algebra.hpp"
-
 #include <algorithm>
+#include <utility>
 #include <vector>
 
-#include "bands/sequence.hpp"
+#include "fdma/formats/band_algebra.hpp"
+#include "fdma/formats/band_sequence.hpp"
 
 namespace fdma {
 namespace {
 
-// A bound of an interval, and the owner of the interval.
-struct Line {
-  std::int64_t base;
-  std::int64_t slope;
-  unsigned owner;   // bit 0: b, bit 1: a, bit 2: the keys that exist
-  std::int64_t at;  // its key in the first row of the range
-};
 constexpr unsigned kOwnerB = 1, kOwnerA = 2, kExists = 4;
+constexpr std::int64_t kNever = INT64_MAX;
+
+// The bounds of a list of intervals by their keys in one row.
+class LineWalker {
+ public:
+  LineWalker(std::span<const AffineInterval> intervals, std::int64_t q)
+      : next_(intervals.data()), end_(intervals.data() + intervals.size()), q_(q) {
+    at_ = next_ == end_ ? kNever : lo_at(*next_, q);
+  }
+  /// The key of the current bound, kNever after the last one.
+  std::int64_t at() const { return at_; }
+  std::int64_t base() const { return is_end_ ? next_->hi_base : next_->lo_base; }
+  std::int32_t slope() const { return is_end_ ? next_->hi_slope : next_->lo_slope; }
+  void advance() {
+    next_ += is_end_ ? 1 : 0;
+    is_end_ = !is_end_;
+    at_ = next_ == end_ ? kNever : is_end_ ? hi_at(*next_, q_) : lo_at(*next_, q_);
+  }
+
+ private:
+  const AffineInterval* next_;
+  const AffineInterval* end_;
+  std::int64_t q_;
+  std::int64_t at_;
+  bool is_end_ = false;
+};
 
 // The bands of one mask, row by row.
 class BandWalker {
@@ -45,20 +64,16 @@ class BandWalker {
   /// Moves on to row q. Returns the first row from which other intervals hold.
   std::int64_t advance(std::int64_t q) {
     while (next_ < bands_.bands.size() && bands_.bands[next_].q_end <= q) ++next_;
-    if (next_ == bands_.bands.size()) {
-      intervals_ = {};
-      return bands_.q_len;
-    }
+    intervals_ = {};
+    if (next_ == bands_.bands.size()) return kNever;
     const RowBand& band = bands_.bands[next_];
-    if (band.q_begin > q) {
-      intervals_ = {};
-      return band.q_begin;
-    }
+    if (band.q_begin > q) return band.q_begin;
     intervals_ = std::span(bands_.intervals)
                      .subspan(static_cast<std::size_t>(band.first_interval),
                               static_cast<std::size_t>(band.num_intervals));
     return band.q_end;
   }
+  bool is_done() const { return next_ == bands_.bands.size(); }
   std::span<const AffineInterval> intervals() const { return intervals_; }
 
  private:
@@ -69,93 +84,116 @@ class BandWalker {
 
 class Combination {
  public:
-  Combination(TruthTable table, std::int64_t q_len, std::int64_t kv_len)
-      : q_len_(q_len), kv_len_(kv_len), result_(q_len, kv_len) {
-    for (unsigned state = 0; state < 8; ++state) {
-      is_true_[state] =
-          (state & kExists) != 0 && holds(table, (state & kOwnerA) != 0, (state & kOwnerB) != 0);
-    }
-  }
+  Combination(TruthTable table, std::int64_t q_len, std::int64_t kv_len, BandBudget* budget)
+      : table_(table), q_len_(q_len), kv_len_(kv_len), budget_(budget), result_(q_len, kv_len) {}
 
-  RowBands run(const RowBands& a, const RowBands& b) {
-    BandWalker walker_a(a), walker_b(b);
-    for (std::int64_t q = 0; q < q_len_;) {
-      const std::int64_t end = std::min({walker_a.advance(q), walker_b.advance(q), q_len_});
-      add_rows(q, end, walker_a.intervals(), walker_b.intervals());
-      q = end;
-    }
-    return std::move(result_.bands());
-  }
+  /// False if the budget ended the work.
+  bool run(const RowBands& a, const RowBands& b) { return combine(a, b) && ask(); }
+  RowBands& result() { return result_.bands(); }
 
  private:
-  void add_rows(std::int64_t q_begin, std::int64_t q_end, std::span<const AffineInterval> a,
+  static constexpr std::size_t kStepsBetweenQuestions = 256;
+
+  bool combine(const RowBands& a, const RowBands& b) {
+    result_.reserve(std::max(a.bands.size(), b.bands.size()));
+    BandWalker walker_a(a), walker_b(b);
+    const bool fills_gaps = holds(table_, false, false);
+    for (std::int64_t q = 0;;) {
+      std::int64_t end = std::min(walker_a.advance(q), walker_b.advance(q));
+      if (fills_gaps) end = std::min(end, q_len_);
+      if (fills_gaps ? q >= q_len_ : walker_a.is_done() && walker_b.is_done()) return true;
+      if (table_ == kIntersection && (walker_a.is_done() || walker_b.is_done())) return true;
+      if (!add_rows(q, end, walker_a.intervals(), walker_b.intervals())) return false;
+      q = end;
+    }
+  }
+
+  bool spend(std::size_t steps) {
+    pending_ += steps;
+    return pending_ < kStepsBetweenQuestions || ask();
+  }
+  bool ask() {
+    return budget_ == nullptr || budget_->spend(std::exchange(pending_, 0), result_.bands());
+  }
+
+  bool add_rows(std::int64_t q_begin, std::int64_t q_end, std::span<const AffineInterval> a,
                 std::span<const AffineInterval> b) {
-    lines_.clear();
-    add_lines(a, kOwnerA);
-    add_lines(b, kOwnerB);
-    lines_.push_back({0, 0, kExists, 0});
-    lines_.push_back({kv_len_, 0, kExists, 0});
+    if (!holds(table_, false, false)) {
+      if (b.empty()) return copy_rows(q_begin, q_end, a, holds(table_, true, false));
+      if (a.empty()) return copy_rows(q_begin, q_end, b, holds(table_, false, true));
+    }
+    if (q_end - q_begin == 1 && a.size() == 1 && b.size() == 1 && table_ == kIntersection) {
+      const AffineInterval both{std::max(lo_at(a[0], q_begin), lo_at(b[0], q_begin)),
+                                std::min(hi_at(a[0], q_begin), hi_at(b[0], q_begin)), 0, 0};
+      if (both.lo_base < both.hi_base) result_.add(q_begin, q_end, {&both, 1});
+      return spend(2);
+    }
     for (std::int64_t q = q_begin; q < q_end;) {
-      for (Line& line : lines_) line.at = line.base + line.slope * q;
-      sort_lines();
-      const std::int64_t rows = std::min(q_end - q, rows_in_order());
-      sweep();
+      const std::int64_t rows = sweep(q, q_end - q, a, b);
       result_.add(q, q + rows, intervals_);
+      if (!spend(1 + 2 * (a.size() + b.size()))) return false;
       q += rows;
     }
+    return true;
   }
 
-  void add_lines(std::span<const AffineInterval> intervals, unsigned owner) {
-    for (const AffineInterval& i : intervals) {
-      lines_.push_back({i.lo_base, i.lo_slope, owner, 0});
-      lines_.push_back({i.hi_base, i.hi_slope, owner, 0});
-    }
+  bool copy_rows(std::int64_t q_begin, std::int64_t q_end, std::span<const AffineInterval> rows,
+                 bool is_kept) {
+    if (is_kept) result_.add(q_begin, q_end, rows);
+    return spend(1 + rows.size());
   }
 
-  void sort_lines() {  // by insertion: they are few, and in order except those that met
-    for (std::size_t i = 1; i < lines_.size(); ++i) {
-      const Line line = lines_[i];
-      std::size_t j = i;
-      for (; j > 0 && lines_[j - 1].at > line.at; --j) lines_[j] = lines_[j - 1];
-      lines_[j] = line;
-    }
-  }
-
-  // The number of rows in which neighbouring lines stay apart, or one.
-  std::int64_t rows_in_order() const {
-    std::int64_t rows = INT64_MAX;
-    for (std::size_t i = 1; i < lines_.size(); ++i) {
-      const std::int64_t gap = lines_[i].at - lines_[i - 1].at;
-      const std::int64_t step = lines_[i].slope - lines_[i - 1].slope;
-      if (gap == 0 && step != 0) return 1;
-      if (gap > 0 && step < 0) rows = std::min(rows, (gap - 1) / -step + 1);
-    }
-    return rows;
-  }
-
-  // Sets intervals_ to the intervals in which the operation holds.
-  void sweep() {
+  // Sets intervals_ to the intervals of row q in which the operation holds. Returns the number of
+  // rows from q on, at most `most_rows`, in which the lines keep their order: neighbours stay
+  // apart, or lie on each other.
+  std::int64_t sweep(std::int64_t q, std::int64_t most_rows, std::span<const AffineInterval> a,
+                     std::span<const AffineInterval> b) {
+    const bool fills_gaps = holds(table_, false, false);
+    const AffineInterval keys{0, kv_len_, 0, 0};
+    LineWalker line_a(a, q), line_b(b, q), line_keys({&keys, fills_gaps ? 1u : 0u}, q);
     intervals_.clear();
-    unsigned state = 0;
-    bool was_true = false;
-    for (std::size_t i = 0; i < lines_.size();) {
-      const Line& line = lines_[i];
-      for (; i < lines_.size() && lines_[i].at == line.at; ++i) state ^= lines_[i].owner;
-      if (is_true_[state] == was_true) continue;
-      was_true = !was_true;
-      const auto slope = static_cast<std::int32_t>(line.slope);
+    std::int64_t rows = most_rows, before = 0, slope_before = 0;
+    unsigned state = fills_gaps ? 0 : kExists;
+    bool was_true = false, is_first = true;
+    for (;;) {
+      const std::int64_t at = std::min({line_a.at(), line_b.at(), line_keys.at()});
+      if (at == kNever) return rows;
+      const LineWalker& line = line_a.at() == at ? line_a : line_b.at() == at ? line_b : line_keys;
+      const std::int64_t base = line.base();
+      const std::int32_t slope = line.slope();
+      const auto take = [&](LineWalker& walker, unsigned owner) {
+        if (walker.at() != at) return;
+        state ^= owner;
+        const std::int64_t gap = at - before, step = walker.slope() - slope_before;
+        if (rows > 1 && !is_first && step != 0) {
+          if (gap == 0) rows = 1;
+          if (gap > 0 && step < 0) rows = std::min(rows, (gap - 1) / -step + 1);
+        }
+        before = at;
+        slope_before = walker.slope();
+        is_first = false;
+        walker.advance();
+      };
+      take(line_a, kOwnerA);
+      take(line_b, kOwnerB);
+      take(line_keys, kExists);
+      const bool is_true =
+          (state & kExists) != 0 && holds(table_, (state & kOwnerA) != 0, (state & kOwnerB) != 0);
+      if (is_true == was_true) continue;
+      was_true = is_true;
       if (was_true) {
-        intervals_.push_back({line.base, 0, slope, 0});
+        intervals_.push_back({base, 0, slope, 0});
       } else {
-        intervals_.back().hi_base = line.base;
+        intervals_.back().hi_base = base;
         intervals_.back().hi_slope = slope;
       }
     }
   }
 
+  const TruthTable table_;
   const std::int64_t q_len_, kv_len_;
-  bool is_true_[8];
-  std::vector<Line> lines_;
+  BandBudget* const budget_;
+  std::size_t pending_ = 0;  // steps since the budget was asked
   std::vector<AffineInterval> intervals_;
   BandSequence result_;
 };
@@ -204,7 +242,16 @@ bool append_column_runs(const RowBand& band, const AffineInterval& keys,
 }  // namespace
 
 RowBands combine_bands(TruthTable table, const RowBands& a, const RowBands& b) {
-  return Combination(table, a.q_len, a.kv_len).run(a, b);
+  Combination combination(table, a.q_len, a.kv_len, nullptr);
+  combination.run(a, b);
+  return std::move(combination.result());
+}
+
+std::optional<RowBands> combine_bands(TruthTable table, const RowBands& a, const RowBands& b,
+                                      BandBudget& budget) {
+  Combination combination(table, a.q_len, a.kv_len, &budget);
+  if (!combination.run(a, b)) return std::nullopt;
+  return std::move(combination.result());
 }
 
 RowBands move_bands(const RowBands& mask, std::int64_t dq, std::int64_t dk, std::int64_t q_len,
@@ -225,9 +272,10 @@ RowBands move_bands(const RowBands& mask, std::int64_t dq, std::int64_t dk, std:
     moved.bands.push_back({static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end),
                            band.first_interval, band.num_intervals});
   }
-  constexpr TruthTable kIsA = 0b1100;
-  const RowBands nothing{q_len, kv_len, {}, {}};
-  return Combination(kIsA, q_len, kv_len).run(moved, nothing);
+  if (q_len == 0 || kv_len == 0) return {q_len, kv_len, {}, {}};
+  const RowBands cells{
+      q_len, kv_len, {{0, static_cast<std::int32_t>(q_len), 0, 1}}, {{0, kv_len, 0, 0}}};
+  return combine_bands(kIntersection, moved, cells);
 }
 
 std::optional<RowBands> transpose_bands(const RowBands& mask) {

@@ -22,7 +22,7 @@
 #include <bit>
 #include <vector>
 
-#include "bands/sequence.hpp"
+#include "fdma/formats/band_sequence.hpp"
 #include "fdma/formats/segment_builder.hpp"
 
 namespace fdma {

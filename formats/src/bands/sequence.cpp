@@ -1,7 +1,7 @@
-#include "bands/sequence.hpp"
-
 #include <algorithm>
 #include <cstdlib>
+
+#include "fdma/formats/band_sequence.hpp"
 
 namespace fdma {
 

@@ -223,10 +223,10 @@ class RegionEvaluator {
         if (!left) return std::nullopt;
         auto right = evaluate(node.children[2], negate, domain);
         if (!right) return std::nullopt;
-        auto inside = combine(*left, *chosen, SetOp::intersection, effort_);
-        auto outside = combine(*right, *chosen, SetOp::difference, effort_);
+        auto inside = combine(*left, *chosen, kIntersection, effort_);
+        auto outside = combine(*right, *chosen, kDifference, effort_);
         if (!inside || !outside) return std::nullopt;
-        return combine(*inside, *outside, SetOp::unite, effort_);
+        return combine(*inside, *outside, kUnion, effort_);
       }
       default:
         return evaluate_comparison(node, negate, domain);
@@ -252,7 +252,7 @@ class RegionEvaluator {
     if (node.op == IrOp::equal || node.op == IrOp::not_equal) {
       auto equal = equal_region(rows, 1, cols, -1, 0, domain, effort_);
       if (!equal || (node.op == IrOp::equal) != negate) return equal;
-      return combine(Region::rectangle(domain), *equal, SetOp::difference, effort_);
+      return combine(Region::rectangle(domain), *equal, kDifference, effort_);
     }
     const int sign = negate ? -1 : 1;  // of a
     const std::int64_t limit = (node.op == IrOp::less) != negate ? 0 : 1;
@@ -296,7 +296,7 @@ class RegionEvaluator {
       if (weight <= kLightWeight || num_bands == 1 || num_bands > kMaxHeavyBands) {
         const auto next = evaluate(operands[i], negate, all->hull());
         if (!next) return std::nullopt;
-        all = combine(*all, *next, SetOp::intersection, effort_);
+        all = combine(*all, *next, kIntersection, effort_);
         continue;
       }
       Region inside;
@@ -305,7 +305,7 @@ class RegionEvaluator {
         if (!next) return std::nullopt;
         Region one;
         one.append(*all, band);
-        const auto both = combine(one, *next, SetOp::intersection, effort_);
+        const auto both = combine(one, *next, kIntersection, effort_);
         if (!both) return std::nullopt;
         for (const RowBand& part : both->bands()) {
           inside.append(*both, part);
@@ -322,7 +322,7 @@ class RegionEvaluator {
     for (const IrId operand : operands_of(id)) {
       const auto next = evaluate(operand, negate, domain);
       if (!next) return std::nullopt;
-      any = combine(*any, *next, SetOp::unite, effort_);
+      any = combine(*any, *next, kUnion, effort_);
       if (!any) return std::nullopt;
     }
     return any;
@@ -357,7 +357,7 @@ class RegionEvaluator {
 
   bool join_last(std::vector<std::pair<int, Region>>& joined) {
     auto both = combine(joined[joined.size() - 2].second, joined.back().second,
-                        SetOp::symmetric_difference, effort_);
+                        kSymmetricDifference, effort_);
     if (!both) return false;
     joined.pop_back();
     joined.back() = {joined.back().first + 1, *std::move(both)};

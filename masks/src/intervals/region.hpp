@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
-#include "fdma/formats/row_bands.hpp"
+#include "fdma/formats/band_algebra.hpp"
+#include "fdma/formats/band_sequence.hpp"
 #include "intervals/effort.hpp"
 #include "intervals/piecewise.hpp"
 
@@ -27,24 +29,31 @@ struct Rectangle {
 /// intervals.
 class Region {
  public:
+  Region() = default;
+  explicit Region(RowBands bands) { sequence_.bands() = std::move(bands); }
   static Region rectangle(const Rectangle& cells);
 
-  const std::vector<RowBand>& bands() const { return bands_; }
+  const RowBands& row_bands() const { return sequence_.bands(); }
+  const std::vector<RowBand>& bands() const { return row_bands().bands; }
   std::span<const AffineInterval> intervals(const RowBand& band) const {
-    return {intervals_.data() + band.first_interval, static_cast<std::size_t>(band.num_intervals)};
+    return {row_bands().intervals.data() + band.first_interval,
+            static_cast<std::size_t>(band.num_intervals)};
   }
   /// False once there are more intervals per band than this form is good for. Must be asked after
   /// every band, so that a region never takes more than the budget and one band.
-  bool is_within_budget() const;
+  bool is_within_budget() const { return is_within_budget(row_bands()); }
+  static bool is_within_budget(const RowBands& bands);
   /// The most intervals that one more band may have.
   std::size_t most_intervals() const;
 
   /// Reserves memory for this number of bands of one interval each.
-  void reserve(std::size_t num_bands);
+  void reserve(std::size_t num_bands) { sequence_.reserve(num_bands); }
   /// Appends a band after the last one, or extends the last one where one set of intervals
   /// describes both.
   void append(std::int64_t row_begin, std::int64_t row_end,
-              std::span<const AffineInterval> intervals);
+              std::span<const AffineInterval> intervals) {
+    sequence_.add(row_begin, row_end, intervals);
+  }
   void append(const Region& other, const RowBand& band) {
     append(band.q_begin, band.q_end, other.intervals(band));
   }
@@ -55,15 +64,13 @@ class Region {
   Rectangle hull() const;
 
  private:
-  std::vector<RowBand> bands_;
-  std::vector<AffineInterval> intervals_;
+  BandSequence sequence_{0, 0};
 };
 
-enum class SetOp { intersection, unite, difference, symmetric_difference };
-
-/// The cells of `a` op `b`. Empty if the result would exceed the engine's budget of pieces, or if
-/// the effort is spent.
-std::optional<Region> combine(const Region& a, const Region& b, SetOp op, IntervalEffort& effort);
+/// The cells of `a` op `b`, for one of the operations that band_algebra.hpp names. Empty if the
+/// result would exceed the engine's budget of pieces, or if the effort is spent.
+std::optional<Region> combine(const Region& a, const Region& b, TruthTable op,
+                              IntervalEffort& effort);
 
 /// The cells (x, y) of `domain` with  row_sign * rows(x) + col_sign * cols(y) < limit; signs are 1
 /// or -1. Empty if these are not a union of few linear intervals per row, if a piece inside the

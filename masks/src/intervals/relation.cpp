@@ -207,7 +207,7 @@ class RelationSolver {
     }
     Region open;
     open.append(begin, end, {&half, 1});
-    auto cut = combine(open, columns, SetOp::intersection, effort_);
+    auto cut = combine(open, columns, kIntersection, effort_);
     if (!cut) return false;
     for (const RowBand& band : cut->bands()) out.append(*cut, band);
     return true;
@@ -262,7 +262,7 @@ class RelationSolver {
     for (std::size_t c = first_col_; c < last_col_; ++c) {
       Region one;
       if (!less_linear(begin, end, m, cols_.pieces()[c], one)) return false;
-      auto sum = combine(all, one, SetOp::unite, effort_);
+      auto sum = combine(all, one, kUnion, effort_);
       if (!sum) return false;
       all = std::move(*sum);
     }
@@ -306,7 +306,7 @@ std::optional<Region> equal_region(const Piecewise& rows, int row_sign, const Pi
   if (!at_most) return std::nullopt;
   auto below = less_region(rows, row_sign, cols, col_sign, value, domain, effort);
   if (!below) return std::nullopt;
-  return combine(*at_most, *below, SetOp::difference, effort);
+  return combine(*at_most, *below, kDifference, effort);
 }
 
 }  // namespace fdma

@@ -3,7 +3,7 @@
 #include <rapidcheck.h>
 
 #include "algebra/combine_segments.hpp"
-#include "bands/algebra.hpp"
+#include "fdma/formats/band_algebra.hpp"
 #include "bands/from_segment.hpp"
 #include "cell_oracle.hpp"
 #include "fdma/formats/validate.hpp"

@@ -224,18 +224,17 @@ TEST(Region, RelationsAndSetAlgebraEqualTheirCells) {
       regions.push_back(*region);
       cells.push_back(wanted);
     }
-    for (const SetOp op :
-         {SetOp::intersection, SetOp::unite, SetOp::difference, SetOp::symmetric_difference}) {
+    for (const TruthTable op : {kIntersection, kUnion, kDifference, kSymmetricDifference}) {
       const auto result = combine(regions[0], regions[1], op, effort);
       ASSERT_TRUE(result.has_value());
       Cells wanted = cells[0];
       for (std::size_t x = 0; x < wanted.size(); ++x) {
         for (std::size_t y = 0; y < wanted[x].size(); ++y) {
           const bool a = cells[0][x][y] != 0, b = cells[1][x][y] != 0;
-          wanted[x][y] = op == SetOp::intersection ? a && b
-                         : op == SetOp::unite      ? a || b
-                         : op == SetOp::difference ? a && !b
-                                                   : a != b;
+          wanted[x][y] = op == kIntersection ? a && b
+                         : op == kUnion      ? a || b
+                         : op == kDifference ? a && !b
+                                             : a != b;
         }
       }
       ASSERT_EQ(cells_of(*result, rows, cols), wanted)

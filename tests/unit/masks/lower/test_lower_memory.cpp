@@ -64,10 +64,10 @@ TEST(Region, AsksForItsBudgetAfterEveryBand) {
   std::vector<AffineInterval> intervals;
   for (std::int64_t k = 0; k < n; k += 2) intervals.push_back({k, k + 1, 0, 0});
   even.append(0, n, intervals);
-  for (const SetOp op : {SetOp::intersection, SetOp::unite, SetOp::symmetric_difference}) {
+  for (const TruthTable op : {kIntersection, kUnion, kSymmetricDifference}) {
     EXPECT_FALSE(combine(causal, even, op, effort).has_value());
   }
-  EXPECT_TRUE(combine(even, even, SetOp::intersection, effort).has_value());
+  EXPECT_TRUE(combine(even, even, kIntersection, effort).has_value());
 }
 
 TEST(Region, StopsWhenItsEffortIsSpent) {
@@ -77,9 +77,9 @@ TEST(Region, StopsWhenItsEffortIsSpent) {
   IntervalEffort endless;
   EXPECT_TRUE(endless.spend(IntervalEffort::kMaxSteps - 1));
   EXPECT_FALSE(endless.spend(IntervalEffort::kStepsBetweenQuestions + 2));
-  EXPECT_FALSE(combine(Region::rectangle({0, 4, 0, 4}), Region::rectangle({0, 4, 0, 4}),
-                       SetOp::unite, endless)
-                   .has_value());
+  EXPECT_FALSE(
+      combine(Region::rectangle({0, 4, 0, 4}), Region::rectangle({0, 4, 0, 4}), kUnion, endless)
+          .has_value());
 }
 
 TEST(LowerMemory, MasksOverTheBudgetTakeBoxForm) {

@@ -1,6 +1,7 @@
-// Set operations on row bands: no blocks, no tiles, no cells.
+// Set operations on row bands: no blocks, no tiles, no cells. For the sources of the libraries alone.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -15,9 +16,26 @@ constexpr bool holds(TruthTable table, bool a, bool b) {
   return (table >> (2 * int{a} + int{b}) & 1u) != 0;
 }
 
+/// The operations whose result is empty where both operands are.
+inline constexpr TruthTable kIntersection = 0b1000, kUnion = 0b1110, kDifference = 0b0100,
+                            kSymmetricDifference = 0b0110;
+
+/// Asked while bands are combined whether the work may go on.
+class BandBudget {
+ public:
+  virtual ~BandBudget() = default;
+  /// False ends the work. `steps` bounds were merged since the last call; `result` are the bands
+  /// so far.
+  virtual bool spend(std::size_t steps, const RowBands& result) = 0;
+};
+
 /// The cells where the operation holds for the cells of a and b, which have equal lengths.
 /// Cost: O((bands + crossings of their bounds) * intervals of a row).
 RowBands combine_bands(TruthTable table, const RowBands& a, const RowBands& b);
+/// The same for one of the operations named above, whatever the lengths; nothing if the budget ends
+/// the work. Intervals may reach beyond the keys.
+std::optional<RowBands> combine_bands(TruthTable table, const RowBands& a, const RowBands& b,
+                                      BandBudget& budget);
 
 /// Moves a mask: cell (q, k) of the result is cell (q - dq, k - dk) of `mask`, and false where that
 /// does not exist. The result has the lengths given. Serves shifts, and crops by negative

@@ -40,6 +40,12 @@ class BandSequence {
   std::size_t num_bands() const { return bands_.bands.size(); }
   std::size_t num_intervals() const { return bands_.intervals.size(); }
   RowBands& bands() { return bands_; }
+  const RowBands& bands() const { return bands_; }
+  /// Reserves memory for this number of bands of one interval each.
+  void reserve(std::size_t num_bands) {
+    bands_.bands.reserve(num_bands);
+    bands_.intervals.reserve(num_bands);
+  }
   void clear();
 
  private:
