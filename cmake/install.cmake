@@ -7,7 +7,8 @@ install(TARGETS ${libraries} fdma EXPORT fdma-targets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 foreach(library ${libraries})
   get_target_property(include_dir ${library} FDMA_INCLUDE_DIR)
-  install(DIRECTORY ${include_dir}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
+  install(DIRECTORY ${include_dir}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING
+    PATTERN "*.hpp" PATTERN "*.def")
 endforeach()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/fdma)

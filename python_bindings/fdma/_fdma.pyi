@@ -1476,6 +1476,16 @@ def expr_node(
 ) -> ExprNode:
     """Returns the operation of a name. Named masks are made by named_node."""
 
+def fold_expr(op: str, operands: Sequence[int]) -> int | None:
+    """
+    The value of an operation on numbers, conditions being 0 and 1; None where it is undefined.
+    """
+
+def operator_names() -> list[tuple[str, str, str]]:
+    """
+    Of each operation its name here, in texts, and in Python: a method or a function.
+    """
+
 def named_node(name: str, operands: Sequence[ExprNode], keywords: Sequence[str]) -> ExprNode:
     """
     Returns a named mask. The keyword of an operand that is given by position is

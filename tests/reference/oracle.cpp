@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include "oracle_named.hpp"
 #include "oracle_tables.hpp"
@@ -258,6 +259,16 @@ Value Oracle::quantifier(const ExprNode& node, const Place& place) const {
 Value Oracle::evaluate(ExprId id, const Place& place) const {
   const ExprNode& node = expr_.node(id);
   const auto child = [&](std::size_t i) { return evaluate(node.children[i], place); };
+  // An operator on one integer, or a chain of one on two.
+  const auto apply = [&]<class Rule>(Rule rule) {
+    Value result = child(0);
+    if constexpr (std::is_invocable_v<Rule, Value, Value>) {
+      for (std::size_t i = 1; i < node.children.size(); ++i) result = rule(result, child(i));
+      return result;
+    } else {
+      return rule(result);
+    }
+  };
   switch (node.op) {
     case ExprOp::literal:
       return integer(node.value);
@@ -270,39 +281,15 @@ Value Oracle::evaluate(ExprId id, const Place& place) const {
       for (std::size_t i = 0; i < node.children.size(); ++i) indices[i] = child(i);
       return read(tables_[static_cast<std::size_t>(id)], indices, node.children.size());
     }
-    case ExprOp::add:
-      return add(child(0), child(1));
-    case ExprOp::sub:
-      return sub(child(0), child(1));
-    case ExprOp::mul:
-      return mul(child(0), child(1));
-    case ExprOp::floor_div:
-      return floor_div(child(0), child(1));
-    case ExprOp::mod:
-      return mod(child(0), child(1));
+#define FDMA_ARITHMETIC(name, ...) \
+  case ExprOp::name:               \
+    return apply(                  \
+        [](auto... x) -> decltype(reference::name(x...)) { return reference::name(x...); });
+#include "fdma/masks/operators.def"
     case ExprOp::negate:
       return negate(child(0));
-    case ExprOp::min:
-    case ExprOp::max: {
-      Value result = child(0);
-      for (std::size_t i = 1; i < node.children.size(); ++i)
-        result = node.op == ExprOp::min ? min(result, child(i)) : max(result, child(i));
-      return result;
-    }
-    case ExprOp::abs:
-      return abs(child(0));
     case ExprOp::clamp:
       return clamp(child(0), child(1), child(2));
-    case ExprOp::shl:
-      return shl(child(0), child(1));
-    case ExprOp::shr:
-      return shr(child(0), child(1));
-    case ExprOp::bit_and:
-      return bit_and(child(0), child(1));
-    case ExprOp::bit_or:
-      return bit_or(child(0), child(1));
-    case ExprOp::bit_xor:
-      return bit_xor(child(0), child(1));
     case ExprOp::where: {
       const Value which = child(0);
       if (!which.is_defined) return kUndefined;

@@ -52,10 +52,21 @@ ENABLE_PREPROCESSING = YES
 MACRO_EXPANSION = YES
 EXPAND_ONLY_PREDEF = YES
 PREDEFINED = FDMA_HOST_DEVICE=
+INCLUDE_PATH = {folders}
+EXPAND_AS_DEFINED = {rows}
 QUIET = YES
 WARNINGS = YES
 WARN_IF_UNDOCUMENTED = NO
 """
+
+# The macros of the rows from which enumerators are made (fdma/masks/*.def).
+ROW_MACROS = (
+    "FDMA_ARITHMETIC",
+    "FDMA_OPERATOR",
+    "FDMA_LANGUAGE_OPERATOR",
+    "FDMA_PROGRAM_OPERATOR",
+    "FDMA_NAMED_MASK",
+)
 
 DOXYGEN = ROOT / "build" / "docs" / "doxygen"
 
@@ -101,7 +112,11 @@ def run_doxygen(output: Path) -> None:
     doxyfile = output / "Doxyfile"
     doxyfile.write_text(
         DOXYFILE.format(
-            output=output, folders=folders, python=sys.executable, filter=filter_program
+            output=output,
+            folders=folders,
+            python=sys.executable,
+            filter=filter_program,
+            rows=" ".join(ROW_MACROS),
         ),
         encoding="utf-8",
     )

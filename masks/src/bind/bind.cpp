@@ -14,18 +14,14 @@
 
 #include "bind/check.hpp"
 #include "bind/instance.hpp"
+#include "bind/program_form.hpp"
 #include "bind/tables.hpp"
 #include "bind/written_with.hpp"
 #include "fdma/masks/mask_ir.hpp"
-#include "ir/cell_value.hpp"
+#include "ir/range.hpp"
 
 namespace fdma {
 namespace {
-
-struct Scalar {
-  std::int64_t value = 0;
-  bool is_defined = false;
-};
 
 // Values of the nodes that mention no cell, for one pair at a time.
 class ScalarValues {
@@ -54,51 +50,28 @@ class ScalarValues {
   void append_to(std::vector<std::int64_t>& key, const BoundPair& pair) {
     for (const ExprId id : scalars_) values_[static_cast<std::size_t>(id)] = evaluate(id, pair);
     for (const ExprId id : keys_) {
-      const Scalar& scalar = values_[static_cast<std::size_t>(id)];
+      const Folded& scalar = values_[static_cast<std::size_t>(id)];
       key.push_back(scalar.is_defined ? scalar.value : 0);
       key.push_back(scalar.is_defined ? 1 : 0);
     }
   }
 
  private:
-  Scalar evaluate(ExprId id, const BoundPair& pair) const;
-  Scalar operand(const ExprNode& node, std::size_t i) const {
-    return values_[static_cast<std::size_t>(node.children[i])];
-  }
+  Folded evaluate(ExprId id, const BoundPair& pair);
 
   const CheckedExpr& checked_;
   const BoundTables& tables_;
-  std::vector<Scalar> values_;
+  std::vector<Folded> values_;
+  std::vector<Folded> operands_;
   std::vector<ExprId> scalars_;  // in evaluation order
   std::vector<ExprId> keys_;     // those that others are computed from
 };
 
-Scalar arithmetic(IrOp op, Scalar a, Scalar b) {
-  if (!a.is_defined || !b.is_defined) return {};
-  Scalar result;
-  result.is_defined = box::apply_integer(op, a.value, b.value, result.value) == box::Defect::none;
-  return result;
-}
-
-Scalar ScalarValues::evaluate(ExprId id, const BoundPair& pair) const {
+Folded ScalarValues::evaluate(ExprId id, const BoundPair& pair) {
   const ExprNode& node = checked_.node(id);
-  const auto x = [&](std::size_t i) { return operand(node, i); };
-  const auto compare = [&](auto holds) -> Scalar {
-    const Scalar a = x(0), b = x(1);
-    if (!a.is_defined || !b.is_defined) return {};
-    return {holds(a.value, b.value) ? 1 : 0, true};
-  };
-  const auto fold = [&](IrOp op) {
-    Scalar result = x(0);
-    for (std::size_t i = 1; i < node.children.size(); ++i) result = arithmetic(op, result, x(i));
-    return result;
-  };
-  const auto decided = [&](std::int64_t decisive) -> Scalar {
-    const Scalar a = x(0), b = x(1);
-    if ((a.is_defined && a.value == decisive) || (b.is_defined && b.value == decisive))
-      return {decisive, true};
-    return a.is_defined && b.is_defined ? Scalar{1 - decisive, true} : Scalar{};
-  };
+  operands_.clear();
+  for (const ExprId child : node.children)
+    operands_.push_back(values_[static_cast<std::size_t>(child)]);
   switch (node.op) {
     case ExprOp::literal:
     case ExprOp::boolean:
@@ -112,69 +85,18 @@ Scalar ScalarValues::evaluate(ExprId id, const BoundPair& pair) const {
     case ExprOp::table: {
       const IrTable& table = tables_.whole(node.symbol);
       std::int64_t flat = 0;
-      for (std::size_t d = 0; d < node.children.size(); ++d) {
-        const Scalar index = x(d);
+      for (std::size_t d = 0; d < operands_.size(); ++d) {
+        const Folded& index = operands_[d];
         if (!index.is_defined || index.value < 0 || index.value >= table.extents[d]) return {};
         flat = flat * table.extents[d] + index.value;
       }
       return {table.at(flat), true};
     }
-    case ExprOp::add:
-      return fold(IrOp::add);
-    case ExprOp::sub:
-      return fold(IrOp::sub);
-    case ExprOp::mul:
-      return fold(IrOp::mul);
-    case ExprOp::floor_div:
-      return fold(IrOp::floor_div);
-    case ExprOp::mod:
-      return fold(IrOp::mod);
-    case ExprOp::min:
-      return fold(IrOp::min);
-    case ExprOp::max:
-      return fold(IrOp::max);
-    case ExprOp::shl:
-      return fold(IrOp::shl);
-    case ExprOp::shr:
-      return fold(IrOp::shr);
-    case ExprOp::bit_and:
-      return fold(IrOp::bit_and);
-    case ExprOp::bit_or:
-      return fold(IrOp::bit_or);
-    case ExprOp::bit_xor:
-      return fold(IrOp::bit_xor);
-    case ExprOp::negate:
-      return arithmetic(IrOp::sub, {0, true}, x(0));
-    case ExprOp::abs:
-      return arithmetic(IrOp::abs, x(0), {0, true});
-    case ExprOp::clamp:
-      return arithmetic(IrOp::min, arithmetic(IrOp::max, x(0), x(1)), x(2));
-    case ExprOp::where:
-      return !x(0).is_defined ? Scalar{} : x(0).value != 0 ? x(1) : x(2);
-    case ExprOp::from_bool:
-      return x(0);
-    case ExprOp::less:
-      return compare([](auto a, auto b) { return a < b; });
-    case ExprOp::less_equal:
-      return compare([](auto a, auto b) { return a <= b; });
-    case ExprOp::greater:
-      return compare([](auto a, auto b) { return a > b; });
-    case ExprOp::greater_equal:
-      return compare([](auto a, auto b) { return a >= b; });
-    case ExprOp::equal:
-      return compare([](auto a, auto b) { return a == b; });
-    case ExprOp::not_equal:
-    case ExprOp::logical_xor:
-      return compare([](auto a, auto b) { return a != b; });
-    case ExprOp::logical_and:
-      return decided(0);
-    case ExprOp::logical_or:
-      return decided(1);
-    case ExprOp::logical_not:
-      return {1 - x(0).value, x(0).is_defined};
     default:
-      return {};  // not a scalar operator
+      break;
   }
+  const bool on_conditions = checked_.fact(node.children.back()).is_condition;
+  return fold_expr(node.op, on_conditions, operands_);
 }
 
 std::uint64_t mix(std::uint64_t hash, std::int64_t value) {

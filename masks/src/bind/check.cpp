@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "language/typing.hpp"
+#include "language/operators.hpp"
 
 namespace fdma {
 namespace {
@@ -101,45 +101,39 @@ class Checker {
     const std::size_t count = node.children.size();
     bool& is_condition = checked_.facts[static_cast<std::size_t>(id)].is_condition;
     is_condition = true;
-    switch (node.op) {
-      case ExprOp::boolean:
-        return {};
-      case ExprOp::logical_and:
-      case ExprOp::logical_or:
-      case ExprOp::logical_xor:
-      case ExprOp::logical_not:
-        return expect(id, 0, count, true);
-      case ExprOp::less:
-      case ExprOp::less_equal:
-      case ExprOp::greater:
-      case ExprOp::greater_equal:
+    switch (operator_facts(node.op).types) {
+      case OperandTypes::integers:
+        is_condition = false;
         return expect(id, 0, count, false);
-      case ExprOp::equal:
-      case ExprOp::not_equal:
+      case OperandTypes::variable:
+        is_condition = false;
+        return {};
+      case OperandTypes::comparison:
+        return expect(id, 0, count, false);
+      case OperandTypes::equality:
         return expect(id, 1, count, child_fact(node, 0).is_condition);
-      case ExprOp::any_of:
-      case ExprOp::all_of:
-        FDMA_TRY_VOID(expect(id, 0, 1, false));
-        return expect(id, 1, count, true);
-      case ExprOp::at:
-        checked_.has_at = true;
-        FDMA_TRY_VOID(expect(id, 0, 1, true));
-        return expect(id, 1, count, false);
-      case ExprOp::where:
+      case OperandTypes::conditions:
+        return expect(id, 0, count, true);
+      case OperandTypes::count:
+        is_condition = false;
+        return expect(id, 0, count, true);
+      case OperandTypes::choice:
         is_condition = child_fact(node, 1).is_condition;
         FDMA_TRY_VOID(expect(id, 0, 1, true));
         return expect(id, 2, count, is_condition);
-      case ExprOp::named:
-        return check_named(id);
-      case ExprOp::table:
+      case OperandTypes::quantifier:
+        FDMA_TRY_VOID(expect(id, 0, 1, false));
+        return expect(id, 1, count, true);
+      case OperandTypes::moved:
+        checked_.has_at = true;
+        FDMA_TRY_VOID(expect(id, 0, 1, true));
+        return expect(id, 1, count, false);
+      case OperandTypes::entry:
         return check_table(id);
-      case ExprOp::from_bool:
-        is_condition = false;
-        return expect(id, 0, count, true);
-      default:
-        is_condition = false;
-        return expect(id, 0, count, false);
+      case OperandTypes::mask:
+        return check_named(id);
     }
+    return {};
   }
 
   Result<void> check_table(ExprId id) {

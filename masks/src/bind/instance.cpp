@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "bind/program_form.hpp"
+
 namespace fdma {
 namespace {
 
@@ -23,47 +25,6 @@ constexpr std::int64_t kMostScalarIterations = std::int64_t{1} << 18;
 // The most nodes of a program. It may also have kMostGrowth times the nodes of the expression.
 constexpr std::int64_t kMostNodes = std::int64_t{1} << 18;
 constexpr std::int64_t kMostGrowth = 8;
-
-IrOp plain_op(ExprOp op) {
-  switch (op) {
-    case ExprOp::add:
-      return IrOp::add;
-    case ExprOp::mul:
-      return IrOp::mul;
-    case ExprOp::floor_div:
-      return IrOp::floor_div;
-    case ExprOp::mod:
-      return IrOp::mod;
-    case ExprOp::abs:
-      return IrOp::abs;
-    case ExprOp::shl:
-      return IrOp::shl;
-    case ExprOp::shr:
-      return IrOp::shr;
-    case ExprOp::bit_and:
-      return IrOp::bit_and;
-    case ExprOp::bit_or:
-      return IrOp::bit_or;
-    case ExprOp::bit_xor:
-      return IrOp::bit_xor;
-    case ExprOp::from_bool:
-      return IrOp::from_bool;
-    case ExprOp::less:
-      return IrOp::less;
-    case ExprOp::less_equal:
-      return IrOp::less_equal;
-    case ExprOp::logical_and:
-      return IrOp::logical_and;
-    case ExprOp::logical_or:
-      return IrOp::logical_or;
-    case ExprOp::logical_xor:
-      return IrOp::logical_xor;
-    case ExprOp::logical_not:
-      return IrOp::logical_not;
-    default:
-      return IrOp::sub;
-  }
-}
 
 }  // namespace
 
@@ -241,7 +202,10 @@ Result<IrId> Instantiator::try_evaluate(const Work& work) {
     return builder_.lookup(table_of_[static_cast<std::size_t>(work.node)], operands);
   const bool on_conditions =
       !node.children.empty() && checked_.fact(node.children.back()).is_condition;
-  return operation(node, on_conditions, operands);
+  return write_operator<IrId>(
+      node.op, on_conditions, operands,
+      [this](IrOp op, auto... ids) { return builder_.make(op, ids...); },
+      [this](std::int64_t value) { return builder_.constant(value); });
 }
 
 Result<IrId> Instantiator::variable(ExprId id, const Place& place) {
@@ -309,39 +273,6 @@ Result<IrId> Instantiator::written_out(const Work& work, std::int64_t count) {
     if (is_complete) result = builder_.make(join, result, one);
   }
   return is_complete ? result : -1;
-}
-
-IrId Instantiator::extremum_of_all(IrOp op, const std::vector<IrId>& operands) {
-  IrId result = operands[0];
-  for (std::size_t i = 1; i < operands.size(); ++i) result = builder_.make(op, result, operands[i]);
-  return result;
-}
-
-IrId Instantiator::operation(const ExprNode& node, bool on_conditions, const std::vector<IrId>& x) {
-  const auto negation = [&](IrId id) { return builder_.make(IrOp::logical_not, id); };
-  switch (node.op) {
-    case ExprOp::negate:
-      return builder_.make(IrOp::sub, builder_.constant(0), x[0]);
-    case ExprOp::min:
-      return extremum_of_all(IrOp::min, x);
-    case ExprOp::max:
-      return extremum_of_all(IrOp::max, x);
-    case ExprOp::clamp:
-      return builder_.make(IrOp::min, builder_.make(IrOp::max, x[0], x[1]), x[2]);
-    case ExprOp::where:
-      return builder_.make(on_conditions ? IrOp::where_condition : IrOp::where, x[0], x[1], x[2]);
-    case ExprOp::greater:
-      return builder_.make(IrOp::less, x[1], x[0]);
-    case ExprOp::greater_equal:
-      return builder_.make(IrOp::less_equal, x[1], x[0]);
-    case ExprOp::equal:
-      return on_conditions ? negation(builder_.make(IrOp::logical_xor, x[0], x[1]))
-                           : builder_.make(IrOp::equal, x[0], x[1]);
-    case ExprOp::not_equal:
-      return builder_.make(on_conditions ? IrOp::logical_xor : IrOp::not_equal, x[0], x[1]);
-    default:
-      return builder_.make(plain_op(node.op), x[0], x.size() > 1 ? x[1] : -1);
-  }
 }
 
 }  // namespace fdma

@@ -61,8 +61,6 @@ class Instantiator {
   Result<IrId> variable(ExprId id, const Place& place);
   Result<IrId> quantifier(const Work& work);
   Result<IrId> written_out(const Work& work, std::int64_t count);
-  IrId extremum_of_all(IrOp op, const std::vector<IrId>& operands);
-  IrId operation(const ExprNode& node, bool on_conditions, const std::vector<IrId>& operands);
 
   const CheckedExpr& checked_;
   const BoundTables& tables_;
@@ -81,7 +79,6 @@ class Instantiator {
   std::vector<IrId> at_cell_;                          // values at place 0; -1: none yet
   std::unordered_map<std::uint64_t, IrId> elsewhere_;  // values at other places
   std::vector<Work> stack_;
-  std::vector<IrId> operands_;
 };
 
 }  // namespace fdma

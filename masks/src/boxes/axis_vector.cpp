@@ -1,6 +1,7 @@
 #include "boxes/axis_vector.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "boxes/lane_eval.hpp"
 #include "boxes/row_bits.hpp"
@@ -68,7 +69,7 @@ IntegerVector integer_vector(const BoxProgram& program, IrId id, Axis axis) {
   out.values.resize(static_cast<std::size_t>(out.length) + LaneEvaluator::kLanes);
   const IrId outputs[] = {id};
   LaneEvaluator lanes(program, outputs, {}, program.meter(), num_batches(program, axis));
-  const bool may_be_undefined = program.facts(id).range.may_be(kUndefined);
+  const bool may_be_undefined = program.facts(id).range.may_be_undefined;
   if (may_be_undefined) out.undefined.resize(padded_words(out.length));
   bool is_undefined = false;
   run_along(program, axis, lanes, [&](std::int64_t first, std::int64_t count) {
@@ -90,7 +91,7 @@ ConditionVector condition_vector(const BoxProgram& program, IrId id, Axis axis) 
   out.is_true.resize(padded_words(out.length));
   const IrId outputs[] = {id};
   LaneEvaluator lanes(program, outputs, {}, program.meter(), num_batches(program, axis));
-  const bool may_be_undefined = program.facts(id).range.may_be(kUndefined);
+  const bool may_be_undefined = program.facts(id).range.may_be_undefined;
   if (may_be_undefined) out.is_false.resize(padded_words(out.length));
   bool is_undefined = false;
   run_along(program, axis, lanes, [&](std::int64_t first, std::int64_t count) {
@@ -116,34 +117,25 @@ std::shared_ptr<const IntegerVector> shared_integer_vector(const BoxProgram& pro
   return vector;
 }
 
-BoxValue IntegerVector::range(std::int64_t begin, std::int64_t end) const {
-  BoxValue out;
+NodeRange IntegerVector::range(std::int64_t begin, std::int64_t end) const {
   std::int64_t lo = std::numeric_limits<std::int64_t>::max();
   std::int64_t hi = std::numeric_limits<std::int64_t>::min();
-  if (undefined.empty()) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t value = values[static_cast<std::size_t>(i)];
-      lo = std::min(lo, value);
-      hi = std::max(hi, value);
-    }
-    if (begin < end) out = BoxValue::integers(lo, hi);
-    return out;
-  }
-  for (std::int64_t i = begin; i < end; ++i) {
-    if (is_undefined(i)) {
-      out.outcomes |= kUndefined;
-      continue;
-    }
-    out.outcomes |= kInteger;
+  const auto take = [&](std::int64_t i) {
     const std::int64_t value = values[static_cast<std::size_t>(i)];
     lo = std::min(lo, value);
     hi = std::max(hi, value);
+  };
+  bool may_be_undefined = false;
+  if (undefined.empty()) {
+    for (std::int64_t i = begin; i < end; ++i) take(i);
+  } else {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const bool is_here = is_undefined(i);
+      may_be_undefined |= is_here;
+      if (!is_here) take(i);
+    }
   }
-  if (out.may_be(kInteger)) {
-    out.lo = lo;
-    out.hi = hi;
-  }
-  return out;
+  return lo <= hi ? NodeRange{lo, hi, may_be_undefined} : NodeRange{1, 0, may_be_undefined};
 }
 
 Outcomes ConditionVector::outcome(std::int64_t i) const {

@@ -29,7 +29,7 @@ struct IntegerVector {
            ((undefined[static_cast<std::size_t>(i / 64)] >> (i % 64)) & 1) != 0;
   }
   /// Bounds over positions [begin, end).
-  BoxValue range(std::int64_t begin, std::int64_t end) const;
+  NodeRange range(std::int64_t begin, std::int64_t end) const;
 };
 
 /// Outcomes of a condition along an axis.

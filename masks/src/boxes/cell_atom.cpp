@@ -27,7 +27,7 @@ struct Part {
   bool is_condition;
   IntegerVector integers;
   ConditionVector conditions;
-  TilePyramid<BoxValue> integer_ranges;
+  TilePyramid<NodeRange> integer_ranges;
   TilePyramid<Outcomes> condition_ranges;
 };
 
@@ -41,7 +41,7 @@ class CellAtom final : public RowAtom {
     if (is_repeated_) make_cache();
   }
 
-  bool may_be_undefined() const override { return program_.facts(root_).range.may_be(kUndefined); }
+  bool may_be_undefined() const override { return program_.facts(root_).range.may_be_undefined; }
   std::unique_ptr<AtomScratch> make_scratch(std::int64_t max_words) const override {
     return std::make_unique<Scratch>(*this, max_words);
   }
@@ -69,7 +69,7 @@ class CellAtom final : public RowAtom {
   }
 
   Outcomes outcomes(const TileBox& box, AtomScratch& base) const override {
-    std::vector<BoxValue>& values = static_cast<Scratch&>(base).values;
+    std::vector<NodeRange>& values = static_cast<Scratch&>(base).values;
     std::size_t next = 0;
     for (const Part& part : parts_) {
       const int level = part.axis == Axis::key ? box.level : 0;
@@ -77,7 +77,7 @@ class CellAtom final : public RowAtom {
                                  : part.axis == Axis::query ? box.tile_row
                                                             : 0;
       values[next++] = part.is_condition
-                           ? BoxValue::condition(part.condition_ranges.at(level, index))
+                           ? NodeRange::of_outcomes(part.condition_ranges.at(level, index))
                            : part.integer_ranges.at(level, index);
     }
     for (const RangeStep& step : range_steps_) {
@@ -85,14 +85,16 @@ class CellAtom final : public RowAtom {
         values[next++] = program_.facts(step.id).range;
         continue;
       }
-      BoxValue children[4];
+      NodeRange children[4];
       const IrNode& node = program_.node(step.id);
       for (std::size_t c = 0; c < 4 && step.children[c] >= 0; ++c) {
         children[c] = values[static_cast<std::size_t>(step.children[c])];
       }
-      values[next++] = range_of(node, children, program_.tables());
+      const bool is_lookup = node.op == IrOp::lookup || node.op == IrOp::test;
+      values[next++] =
+          is_lookup ? program_.tables().lookup(node.value, children) : range_of(node, children);
     }
-    return values[next - 1].outcomes;
+    return values[next - 1].outcomes();
   }
 
   void mark_changes(std::vector<std::uint8_t>& changed) const override {
@@ -131,7 +133,7 @@ class CellAtom final : public RowAtom {
     LaneEvaluator lanes;
     std::vector<std::uint64_t> is_true;
     std::vector<std::uint64_t> is_false;
-    std::vector<BoxValue> values;
+    std::vector<NodeRange> values;
   };
 
   /// Numbers the distinct tuples of per-query parts, part after part.

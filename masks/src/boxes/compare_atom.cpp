@@ -50,10 +50,10 @@ bool gather_terms(const BoxProgram& program, IrId id, bool is_negative, Separabl
       const IrNode& node = program.node(at);
       if (node.op != IrOp::add && node.op != IrOp::sub) return false;
       // The operator itself must not overflow. Undefined operands show in the terms.
-      const BoxValue& a = program.facts(node.children[0]).range;
-      const BoxValue& b = program.facts(node.children[1]).range;
-      for (const BoxValue* side : {&a, &b}) {
-        if (!side->may_be(kInteger) || side->lo < -kMaxSum || side->hi > kMaxSum) return false;
+      const NodeRange& a = program.facts(node.children[0]).range;
+      const NodeRange& b = program.facts(node.children[1]).range;
+      for (const NodeRange* side : {&a, &b}) {
+        if (!side->has_values() || side->lo < -kMaxSum || side->hi > kMaxSum) return false;
       }
       stack.emplace_back(node.children[0], negative);
       stack.emplace_back(node.children[1], negative != (node.op == IrOp::sub));
@@ -68,8 +68,8 @@ std::optional<IrId> sum_node(BoxProgram& program, const std::vector<std::pair<Ir
   if (terms.size() == 1 && !terms[0].second) return terms[0].first;
   std::int64_t magnitude = 0;
   for (const auto& [id, negative] : terms) {
-    const BoxValue& range = program.facts(id).range;
-    if (!range.may_be(kInteger)) continue;
+    const NodeRange& range = program.facts(id).range;
+    if (!range.has_values()) continue;
     constexpr auto kTermLimit = static_cast<std::int64_t>(kMaxSum / kMaxTerms);
     if (range.lo < -kTermLimit || range.hi > kTermLimit) return std::nullopt;
     magnitude += std::max(range.hi, -range.lo);
@@ -102,7 +102,7 @@ NarrowKeys narrow_to(const IntegerVector& keys) {
   return out;
 }
 
-NarrowKeys narrow(const IntegerVector& keys, const BoxValue& range) {
+NarrowKeys narrow(const IntegerVector& keys, const NodeRange& range) {
   const auto fits = [&](auto limit) {
     return range.lo >= std::numeric_limits<decltype(limit)>::min() &&
            range.hi <= std::numeric_limits<decltype(limit)>::max();
@@ -166,7 +166,7 @@ class CompareAtom final : public RowAtom {
     }
     key_ranges_ = make_pyramid(keys, block.block_kv, kAllLevels);
     all_keys_ = keys.range(0, keys.length);
-    if (all_keys_.may_be(kUndefined)) {
+    if (all_keys_.may_be_undefined) {
       defined_keys_.assign(static_cast<std::size_t>(words_per_row_) + kRowSlackBytes / 8, 0);
       for (std::size_t w = 0; w < static_cast<std::size_t>(words_per_row_); ++w) {
         defined_keys_[w] = ~keys.undefined[w];
@@ -199,10 +199,9 @@ class CompareAtom final : public RowAtom {
   }
 
   Outcomes outcomes(const TileBox& box, AtomScratch&) const override {
-    const BoxValue sides[2] = {key_ranges_.at(box.level, box.index),
-                               is_uniform_ ? uniform_range_ : query_ranges_.at(0, box.tile_row)};
-    static const TableRanges kNoTables{{}};
-    const Outcomes out = range_of(node_, sides, kNoTables).outcomes;
+    const NodeRange sides[2] = {key_ranges_.at(box.level, box.index),
+                                is_uniform_ ? uniform_range_ : query_ranges_.at(0, box.tile_row)};
+    const Outcomes out = range_of(node_, sides).outcomes();
     return is_inverted_ ? not_outcomes(out) : out;
   }
 
@@ -242,7 +241,7 @@ class CompareAtom final : public RowAtom {
 
   /// The keys of a block that have the relation (not inverted) to a defined query number.
   Plane holds_at(std::int64_t value, const RowBlock& block, Scratch& scratch) const {
-    if (!all_keys_.may_be(kInteger)) return kNone;
+    if (!all_keys_.has_values()) return kNone;
     if (is_strict_) {
       if (value == std::numeric_limits<std::int64_t>::min()) return kNone;
       --value;
@@ -334,7 +333,7 @@ class CompareAtom final : public RowAtom {
       // Bounds outside the keys' range need no row of their own.
       std::int64_t& value = values[static_cast<std::size_t>(i)];
       value = queries_->is_undefined(i) ? 0 : value;
-      if (all_keys_.may_be(kInteger)) {
+      if (all_keys_.has_values()) {
         value = std::clamp(value, all_keys_.lo - (all_keys_.lo > INT64_MIN ? 1 : 0),
                            all_keys_.hi + (all_keys_.hi < INT64_MAX ? 1 : 0));
       }
@@ -351,10 +350,10 @@ class CompareAtom final : public RowAtom {
   std::int64_t kv_len_ = 0;
   std::int64_t words_per_row_ = 0;
   std::shared_ptr<const IntegerVector> queries_;
-  BoxValue uniform_range_;
-  TilePyramid<BoxValue> query_ranges_;
-  TilePyramid<BoxValue> key_ranges_;
-  BoxValue all_keys_;
+  NodeRange uniform_range_;
+  TilePyramid<NodeRange> query_ranges_;
+  TilePyramid<NodeRange> key_ranges_;
+  NodeRange all_keys_;
   std::vector<std::uint64_t> defined_keys_;  ///< empty if all are
   NarrowKeys keys_;
   RowCache cache_;

@@ -51,10 +51,7 @@ namespace {
 
 using box::BitProgram;
 using box::BoxProgram;
-using box::kFalse;
-using box::kTrue;
 using box::low_bits;
-using box::Outcomes;
 using box::Plane;
 using box::Planes;
 using box::RowBlock;

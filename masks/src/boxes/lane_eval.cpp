@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "boxes/row_bits.hpp"
-#include "ir/cell_value.hpp"
+#include "ir/arithmetic.hpp"
 
 namespace fdma::box {
 namespace {
@@ -28,8 +28,8 @@ constexpr std::int64_t kTrialWork = std::int64_t{1} << 24;
 
 bool is_loop(IrOp op) { return op == IrOp::any_of || op == IrOp::all_of; }
 
-std::uint64_t as_unsigned(std::int64_t x) { return static_cast<std::uint64_t>(x); }
-std::int64_t as_signed(std::uint64_t x) { return static_cast<std::int64_t>(x); }
+using arithmetic::as_signed;
+using arithmetic::as_unsigned;
 
 bool test_bit(const std::uint64_t* bits, int i) { return ((bits[i / 64] >> (i % 64)) & 1) != 0; }
 void set_bit(std::uint64_t* bits, int i) { bits[i / 64] |= std::uint64_t{1} << (i % 64); }
@@ -181,7 +181,7 @@ void LaneEvaluator::step(IrId id) {
     case IrOp::all_of:
       return loop_step(id, node, out);
     default:
-      return integer_step(node, out, program_.facts(id).range.may_be(kUndefined));
+      return integer_step(node, out, program_.facts(id).range.may_be_undefined);
   }
 }
 
@@ -189,62 +189,33 @@ void LaneEvaluator::integer_step(const IrNode& node, Slot& out, bool is_checked)
   const Slot& a = child(node, 0);
   const Slot& b = node.num_children > 1 ? child(node, 1) : a;
   for (int w = 0; w < num_words_; ++w) out.own_first[w] = a.own_first[w] | b.own_first[w];
+  if (node.op == IrOp::floor_div || node.op == IrOp::mod) {
+    return division_step(node, out, is_checked);
+  }
   const int n = num_lanes_;
   std::int64_t* const to = out.own_values;
   const std::int64_t* const x = a.values;
   const std::int64_t* const y = b.values;
-  const auto each = [&](auto function) {
-    for (int i = 0; i < n; ++i) to[i] = function(x[i], y[i]);
+  const auto apply = [&]<class Operator>(Operator) {
+    if constexpr (requires { Operator::wrapped(0, 0); }) {
+      if (Operator::is_total || !is_checked) {
+        for (int i = 0; i < n; ++i) to[i] = Operator::wrapped(x[i], y[i]);
+        return;
+      }
+    }
+    for (int i = 0; i < n; ++i) {
+      std::int64_t value = 0;
+      if (Operator::value(x[i], y[i], value) != Defect::none) set_bit(out.own_first, i);
+      to[i] = value;
+    }
   };
-  // Operators that are always defined, and others where the facts say that they are.
   switch (node.op) {
-    case IrOp::min:
-      return each([](std::int64_t p, std::int64_t q) { return p < q ? p : q; });
-    case IrOp::max:
-      return each([](std::int64_t p, std::int64_t q) { return p > q ? p : q; });
-    case IrOp::bit_and:
-      return each([](std::int64_t p, std::int64_t q) { return p & q; });
-    case IrOp::bit_or:
-      return each([](std::int64_t p, std::int64_t q) { return p | q; });
-    case IrOp::bit_xor:
-      return each([](std::int64_t p, std::int64_t q) { return p ^ q; });
+#define FDMA_ARITHMETIC(name, ...) \
+  case IrOp::name:                 \
+    return apply(arithmetic::name{});
+#include "fdma/masks/operators.def"
     default:
       break;
-  }
-  if (node.op == IrOp::floor_div || node.op == IrOp::mod) {
-    return division_step(node, out, is_checked);
-  }
-  if (!is_checked) {
-    switch (node.op) {
-      case IrOp::add:
-        return each([](std::int64_t p, std::int64_t q) {
-          return as_signed(as_unsigned(p) + as_unsigned(q));
-        });
-      case IrOp::sub:
-        return each([](std::int64_t p, std::int64_t q) {
-          return as_signed(as_unsigned(p) - as_unsigned(q));
-        });
-      case IrOp::mul:
-        return each([](std::int64_t p, std::int64_t q) {
-          return as_signed(as_unsigned(p) * as_unsigned(q));
-        });
-      case IrOp::abs:
-        return each([](std::int64_t p, std::int64_t) {
-          return as_signed(p < 0 ? 0 - as_unsigned(p) : as_unsigned(p));
-        });
-      case IrOp::shl:
-        return each(
-            [](std::int64_t p, std::int64_t q) { return as_signed(as_unsigned(p) << (q & 63)); });
-      case IrOp::shr:
-        return each([](std::int64_t p, std::int64_t q) { return p >> (q & 63); });
-      default:
-        break;
-    }
-  }
-  for (int i = 0; i < n; ++i) {
-    std::int64_t value = 0;
-    if (apply_integer(node.op, x[i], y[i], value) != Defect::none) set_bit(out.own_first, i);
-    to[i] = value;
   }
 }
 
@@ -254,7 +225,7 @@ void LaneEvaluator::division_step(const IrNode& node, Slot& out, bool is_checked
   const std::int64_t* const x = child(node, 0).values;
   const std::int64_t* const y = child(node, 1).values;
   const IrNode& divisor = program_.node(node.children[1]);
-  const BoxValue& range = program_.facts(node.children[0]).range;
+  const NodeRange& range = program_.facts(node.children[0]).range;
   const bool is_exact = !is_checked && divisor.op == IrOp::constant && divisor.value > 0 &&
                         divisor.value < kExactDouble && range.lo > -kExactDouble &&
                         range.hi < kExactDouble;
@@ -315,14 +286,14 @@ void LaneEvaluator::lookup_step(IrId id, const IrNode& node, Slot& out) {
     for (int i = 0; i < n; ++i)
       flat[i] =
           as_signed(as_unsigned(flat[i]) * as_unsigned(extent) + as_unsigned(index.values[i]));
-    const BoxValue& range = program_.facts(node.children[c]).range;
-    if (range.may_be(kUndefined) || range.lo < 0 || range.hi >= extent) {
+    const NodeRange& range = program_.facts(node.children[c]).range;
+    if (range.may_be_undefined || range.lo < 0 || range.hi >= extent) {
       for (int i = 0; i < n; ++i) {
         if (as_unsigned(index.values[i]) >= as_unsigned(extent)) set_bit(undefined, i);
       }
     }
   }
-  if (program_.facts(id).range.may_be(kUndefined)) {
+  if (program_.facts(id).range.may_be_undefined) {
     for (int i = 0; i < n; ++i) {
       if (test_bit(undefined, i)) flat[i] = 0;
     }
@@ -553,16 +524,11 @@ std::string LaneEvaluator::culprit(IrId id) {
         break;
     }
     switch (node.op) {
-      case IrOp::add:
-        return fmt::format("overflow in addition of {} and {}", a, b);
-      case IrOp::sub:
-        return fmt::format("overflow in subtraction of {} and {}", a, b);
-      case IrOp::mul:
-        return fmt::format("overflow in multiplication of {} by {}", a, b);
-      case IrOp::shl:
-        return fmt::format("overflow in left shift of {} by {}", a, b);
-      case IrOp::abs:
-        return fmt::format("overflow in absolute value of {}", a);
+#define FDMA_ARITHMETIC(name, spelling, word, binds, least, most, types, parameters, python, \
+                        meaning, overflow)                                                   \
+  case IrOp::name:                                                                           \
+    return fmt::format("overflow in " overflow, a, b);
+#include "fdma/masks/operators.def"
       default:
         return "an operator without a value";
     }

@@ -1,11 +1,9 @@
-// Preparation in one pass, children first. Every node of the source is interned here, which folds
-// constants, merges equal nodes and derives the facts below. A loop becomes a chain of copies of
-// its body, one per value of the variable.
+// Preparation in one pass, children first. Every node of the source is interned here, which merges
+// equal nodes and derives the facts below. Loops were written out before, as far as the budget goes.
 //
 // Unrolling   any(i in 4 : b[i, k] <= q & q < e[i, k]) becomes eight comparisons of a per-key
 //             vector with a per-query number, at which the engine is fast; a loop would be
-//             interpreted per cell. Only the nodes that mention the variable are copied. Loops
-//             whose copies exceed the budget stay loops.
+//             interpreted per cell.
 // Diagonal    `q - k < 32` and `k <= q` depend on k - q only. A node is diagonal if its children
 //             are, or if it compares linear forms whose difference moves with k - q. Linear forms
 //             are followed only where no overflow is possible, so that no undefined cell is lost.
@@ -14,8 +12,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
-#include "ir/cell_value.hpp"
+#include "ir/simplify.hpp"
 
 namespace fdma::box {
 namespace {
@@ -50,36 +49,28 @@ bool BoxProgram::NodeEqual::operator()(const IrNode& a, const IrNode& b) const {
 }
 
 BoxProgram::BoxProgram(const IrProgram& source, WorkMeter* meter)
-    : q_len_(source.q_len),
+    : unrolled_(unroll(source, kUnrollBudget)),
+      q_len_(source.q_len),
       kv_len_(source.kv_len),
       meter_(meter),
-      tables_(source.tables),
-      unroll_budget_(kUnrollBudget) {
-  for (const IrNode& node : source.nodes) {
-    if (node.op == IrOp::lookup) tables_.range(node.value);
-  }
-  // Bounds of loops mention no cell, so folding alone gives their values.
-  std::vector<IrId> mapped(source.nodes.size(), -1);
-  for (const IrNode& node : source.nodes) {
-    if (!is_loop(node.op)) continue;
-    BoxValue range = BoxValue::integers(0, std::numeric_limits<std::int64_t>::max() - 1);
-    const IrNode& bound = source.node(node.children[0]);
-    if (bound.op == IrOp::constant && bound.value > 0) {
-      range = BoxValue::integers(0, bound.value - 1);
-    }
-    loop_ranges_[node.value] = range;
+      tables_(unrolled_ ? unrolled_->tables : source.tables) {
+  const IrProgram& used = unrolled_ ? *unrolled_ : source;
+  for (const IrNode& node : used.nodes) {
+    if (node.op == IrOp::lookup) tables_.scan(node.value);
+    if (is_loop(node.op)) loop_ranges_[node.value] = {0, used.node(node.children[0]).value - 1};
   }
   q_node_ = intern(make(IrOp::q, {}));
   k_node_ = intern(make(IrOp::k, {}));
-  for (std::size_t i = 0; i < source.nodes.size() && !is_too_nested_; ++i) {
-    IrNode node = source.nodes[i];
+  std::vector<IrId> mapped;
+  for (IrNode node : used.nodes) {
     for (int c = 0; c < node.num_children; ++c) {
       node.children[c] = mapped[static_cast<std::size_t>(node.children[c])];
     }
-    mapped[i] = is_loop(node.op) ? unroll(node) : intern(node);
+    mapped.push_back(intern(node));
+    if (is_too_nested_) break;
   }
   root_ = is_too_nested_ ? intern(make(IrOp::boolean, {}))
-                         : mapped[static_cast<std::size_t>(source.root)];
+                         : mapped[static_cast<std::size_t>(used.root)];
 }
 
 Axis BoxProgram::axis(IrId id) const {
@@ -100,8 +91,6 @@ IrId BoxProgram::intern_constant(std::int64_t value) {
 
 IrId BoxProgram::intern(IrNode node) {
   for (int c = node.num_children; c < 4; ++c) node.children[c] = -1;
-  IrId folded;
-  if (fold(node, folded)) return folded;
   const auto known = ids_.find(node);
   if (known != ids_.end()) return known->second;
   const auto id = static_cast<IrId>(nodes_.size());
@@ -132,94 +121,9 @@ IrId BoxProgram::intern(IrNode node) {
   return id;
 }
 
-bool BoxProgram::fold(const IrNode& n, IrId& result) {
-  const auto child = [&](int c) -> const IrNode& { return node(n.children[c]); };
-  const auto is_number = [&](int c) { return child(c).op == IrOp::constant; };
-  const auto is_boolean = [&](int c) { return child(c).op == IrOp::boolean; };
-  const auto boolean = [&](bool value) {
-    result = intern(make(IrOp::boolean, {}, value ? 1 : 0));
-    return true;
-  };
-  switch (n.op) {
-    case IrOp::constant:
-    case IrOp::boolean:
-    case IrOp::q:
-    case IrOp::k:
-    case IrOp::loop:
-    case IrOp::any_of:
-    case IrOp::all_of:
-      return false;
-    case IrOp::lookup:
-    case IrOp::test: {
-      const IrTable& table = tables_.table(n.value);
-      std::int64_t flat = 0;
-      for (int c = 0; c < n.num_children; ++c) {
-        if (!is_number(c) || child(c).value < 0 || child(c).value >= table.extents[c]) return false;
-        flat = flat * table.extents[c] + child(c).value;
-      }
-      if (n.op == IrOp::test) return boolean(table.at(flat) != 0);
-      result = intern_constant(table.at(flat));
-      return true;
-    }
-    case IrOp::less:
-    case IrOp::less_equal:
-    case IrOp::equal:
-    case IrOp::not_equal: {
-      if (!is_number(0) || !is_number(1)) return false;
-      const std::int64_t a = child(0).value;
-      const std::int64_t b = child(1).value;
-      return boolean(n.op == IrOp::less         ? a < b
-                     : n.op == IrOp::less_equal ? a <= b
-                     : n.op == IrOp::equal      ? a == b
-                                                : a != b);
-    }
-    case IrOp::logical_and:
-    case IrOp::logical_or: {
-      if (n.children[0] == n.children[1]) {
-        result = n.children[0];
-        return true;
-      }
-      const std::int64_t neutral = n.op == IrOp::logical_and ? 1 : 0;
-      for (int c = 0; c < 2; ++c) {
-        if (!is_boolean(c)) continue;
-        result = n.children[child(c).value == neutral ? 1 - c : c];
-        return true;
-      }
-      return false;
-    }
-    case IrOp::logical_xor:
-      if (is_boolean(0) && is_boolean(1)) return boolean(child(0).value != child(1).value);
-      return false;
-    case IrOp::logical_not:
-      if (is_boolean(0)) return boolean(child(0).value == 0);
-      if (child(0).op != IrOp::logical_not) return false;
-      result = child(0).children[0];
-      return true;
-    case IrOp::where:
-    case IrOp::where_condition:
-      if (!is_boolean(0)) return false;
-      result = n.children[child(0).value != 0 ? 1 : 2];
-      return true;
-    case IrOp::from_bool:
-      if (!is_boolean(0)) return false;
-      result = intern_constant(child(0).value);
-      return true;
-    default: {
-      for (int c = 0; c < n.num_children; ++c) {
-        if (!is_number(c)) return false;
-      }
-      std::int64_t value = 0;
-      const std::int64_t b = n.num_children > 1 ? child(1).value : 0;
-      if (apply_integer(n.op, child(0).value, b, value) != Defect::none) return false;
-      result = intern_constant(value);
-      return true;
-    }
-  }
-}
-
 NodeFacts BoxProgram::derive(const IrNode& n) {
   NodeFacts out;
-  BoxValue children[4];
+  NodeRange children[4];
   out.is_diagonal = n.op != IrOp::q && n.op != IrOp::k;
   for (int c = 0; c < n.num_children; ++c) {
     const NodeFacts& child = facts(n.children[c]);
@@ -231,7 +135,7 @@ NodeFacts BoxProgram::derive(const IrNode& n) {
     // Slopes stay far from 64 bits. A form that passes the range check has small slopes unless a
     // length is 1; a wrapped slope must not pass for a diagonal then.
     constexpr std::int64_t kMaxSlope = std::int64_t{1} << 40;
-    if (out.range.may_be(kUndefined) || std::max(slope_q, slope_k) > kMaxSlope ||
+    if (out.range.may_be_undefined || std::max(slope_q, slope_k) > kMaxSlope ||
         std::min(slope_q, slope_k) < -kMaxSlope) {
       return;
     }
@@ -243,20 +147,24 @@ NodeFacts BoxProgram::derive(const IrNode& n) {
   switch (n.op) {
     case IrOp::q:
       out.depends = kOnQ;
-      out.range = BoxValue::integers(0, std::max<std::int64_t>(q_len_ - 1, 0));
+      out.range = {0, std::max<std::int64_t>(q_len_ - 1, 0), false};
       linear(1, 0);
       return out;
     case IrOp::k:
       out.depends = kOnK;
-      out.range = BoxValue::integers(0, std::max<std::int64_t>(kv_len_ - 1, 0));
+      out.range = {0, std::max<std::int64_t>(kv_len_ - 1, 0), false};
       linear(0, 1);
       return out;
     case IrOp::loop:
       out.range = loop_ranges_[n.value];
       linear(0, 0);
       return out;
+    case IrOp::lookup:
+    case IrOp::test:
+      out.range = tables_.lookup(n.value, children);
+      break;
     default:
-      out.range = range_of(n, children, tables_);
+      out.range = range_of(n, children);
   }
   if (n.op == IrOp::constant) {
     linear(0, 0);
@@ -289,61 +197,6 @@ NodeFacts BoxProgram::derive(const IrNode& n) {
     }
   }
   return out;
-}
-
-IrId BoxProgram::unroll(const IrNode& loop) {
-  const bool is_any = loop.op == IrOp::any_of;
-  const IrId bound = loop.children[0];
-  const IrId body = loop.children[1];
-  const auto boolean = [&](bool value) { return intern(make(IrOp::boolean, {}, value ? 1 : 0)); };
-  if (node(bound).op != IrOp::constant) {
-    // Every bound folds to a number unless it is undefined; the loop is undefined then, too.
-    return intern(make(IrOp::less, {bound, bound}));
-  }
-  const std::int64_t count = node(bound).value;
-  if (count <= 0) return boolean(!is_any);
-  const auto mentions = [&](IrId id) {
-    const auto loops = open_loops(id);
-    return std::binary_search(loops.begin(), loops.end(), loop.value);
-  };
-  if (!mentions(body)) return body;
-
-  // The part of the body that mentions the variable, children first.
-  std::vector<IrId> copied{body};
-  std::unordered_map<IrId, IrId> copy_of{{body, -1}};
-  for (std::size_t i = 0; i < copied.size(); ++i) {
-    const IrNode n = node(copied[i]);
-    for (int c = 0; c < n.num_children; ++c) {
-      if (mentions(n.children[c]) && copy_of.emplace(n.children[c], -1).second) {
-        copied.push_back(n.children[c]);
-      }
-    }
-  }
-  std::sort(copied.begin(), copied.end());
-  const auto size = static_cast<std::int64_t>(copied.size()) + 1;
-  if (count > 1 && count > unroll_budget_ / size) return intern(loop);
-  unroll_budget_ -= count * size;
-
-  IrId result = -1;
-  for (std::int64_t i = 0; i < count; ++i) {
-    for (const IrId id : copied) {
-      IrNode n = node(id);
-      if (n.op == IrOp::loop && n.value == loop.value) {
-        copy_of[id] = intern_constant(i);
-        continue;
-      }
-      for (int c = 0; c < n.num_children; ++c) {
-        const auto copy = copy_of.find(n.children[c]);
-        if (copy != copy_of.end()) n.children[c] = copy->second;
-      }
-      copy_of[id] = intern(n);
-    }
-    const IrId term = copy_of[body];
-    result = result < 0
-                 ? term
-                 : intern(make(is_any ? IrOp::logical_or : IrOp::logical_and, {result, term}));
-  }
-  return result;
 }
 
 }  // namespace fdma::box

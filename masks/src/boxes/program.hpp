@@ -4,13 +4,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
-#include "boxes/range.hpp"
 #include "fdma/base/result.hpp"
 #include "fdma/masks/mask_ir.hpp"
+#include "ir/range.hpp"
 #include "lower/work_meter.hpp"
 
 namespace fdma::box {
@@ -32,7 +33,7 @@ struct NodeFacts {
   std::int64_t slope_q = 0;
   std::int64_t slope_k = 0;
   int loop_depth = 0;  ///< most loops on a path below the node, including it
-  BoxValue range;      ///< over all cells (and all values of enclosing loops)
+  NodeRange range;     ///< over all cells (and all values of enclosing loops)
 };
 
 /// Deepest nesting of any / all that stay loops, and most loop variables that one node mentions.
@@ -47,6 +48,9 @@ class BoxProgram {
   /// Prepares a program. It must outlive this object, and so must the meter; without a meter
   /// nothing stops the work. Cost: O(nodes, loops unrolled), plus a scan of each integer table.
   explicit BoxProgram(const IrProgram& source, WorkMeter* meter = nullptr);
+
+  BoxProgram(const BoxProgram&) = delete;
+  BoxProgram& operator=(const BoxProgram&) = delete;
 
   /// The meter of the work that evaluation may still do; null: no limit.
   WorkMeter* meter() const { return meter_; }
@@ -74,7 +78,7 @@ class BoxProgram {
   /// The loop variables that a node mentions and no loop below it binds, ascending.
   std::span<const std::int64_t> open_loops(IrId id) const;
 
-  /// A node with this operator, children and value: folded, an equal one that exists, or a new one.
+  /// A node with this operator, children and value: an equal one that exists, or a new one.
   IrId intern(IrNode node);
   IrId intern_constant(std::int64_t value);
 
@@ -85,12 +89,11 @@ class BoxProgram {
   struct NodeEqual {
     bool operator()(const IrNode& a, const IrNode& b) const;
   };
-  bool fold(const IrNode& node, IrId& result);
   NodeFacts derive(const IrNode& node);
-  IrId unroll(const IrNode& loop);
 
   static constexpr std::int64_t kMaxCacheBytes = std::int64_t{96} << 20;
 
+  std::optional<IrProgram> unrolled_;
   std::int64_t q_len_;
   std::int64_t kv_len_;
   WorkMeter* meter_;
@@ -101,8 +104,7 @@ class BoxProgram {
   std::vector<NodeFacts> facts_;
   std::vector<std::vector<std::int64_t>> open_loops_;  ///< empty vectors for closed nodes
   std::unordered_map<IrNode, IrId, NodeHash, NodeEqual> ids_;
-  std::unordered_map<std::int64_t, BoxValue> loop_ranges_;
-  std::int64_t unroll_budget_;
+  std::unordered_map<std::int64_t, NodeRange> loop_ranges_;
   bool is_too_nested_ = false;
   IrId root_ = -1;
   IrId q_node_ = -1;

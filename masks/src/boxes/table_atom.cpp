@@ -100,12 +100,12 @@ class TableAtom final : public RowAtom {
   }
 
   Outcomes outcomes(const TileBox& box, AtomScratch&) const override {
-    BoxValue indices[4];
+    NodeRange indices[4];
     for (int d = 0; d < node_.num_children; ++d) {
       indices[d] =
           is_key_[d] ? ranges_[d].at(box.level, box.index) : ranges_[d].at(0, box.tile_row);
     }
-    return range_of(node_, indices, tables_).outcomes;
+    return tables_.lookup(node_.value, indices).outcomes();
   }
 
   void mark_changes(std::vector<std::uint8_t>& changed) const override {
@@ -200,7 +200,7 @@ class TableAtom final : public RowAtom {
   IndexPart queries_;
   IndexPart keys_;
   bool is_key_[4] = {};
-  TilePyramid<BoxValue> ranges_[4];
+  TilePyramid<NodeRange> ranges_[4];
   std::vector<std::uint64_t> defined_keys_;  ///< empty if all keys are defined
   bool is_ramp_ = false;
   std::vector<std::int32_t> run_begins_;  ///< empty if runs are short

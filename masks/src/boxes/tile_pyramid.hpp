@@ -43,11 +43,11 @@ class TilePyramid {
 
 inline constexpr int kAllLevels = 64;
 
-inline TilePyramid<BoxValue> make_pyramid(const IntegerVector& vector, std::int64_t tile,
-                                          int num_levels) {
+inline TilePyramid<NodeRange> make_pyramid(const IntegerVector& vector, std::int64_t tile,
+                                           int num_levels) {
   return {vector.length, tile, num_levels,
           [&](std::int64_t begin, std::int64_t end) { return vector.range(begin, end); },
-          [](const BoxValue& a, const BoxValue& b) { return unite(a, b); }};
+          [](const NodeRange& a, const NodeRange& b) { return unite(a, b); }};
 }
 inline TilePyramid<Outcomes> make_pyramid(const ConditionVector& vector, std::int64_t tile,
                                           int num_levels) {

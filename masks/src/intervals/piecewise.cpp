@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "ir/cell_value.hpp"
+#include "ir/arithmetic.hpp"
 
 namespace fdma {
 namespace {
@@ -139,7 +139,7 @@ class Applier {
   // The value of an operator on defined constants.
   bool value_of(IrOp op, std::int64_t begin, std::int64_t end, std::int64_t a, std::int64_t b) {
     std::int64_t value;
-    if (box::apply_integer(op, a, b, value) != box::Defect::none) return undefined(begin, end);
+    if (apply_integer(op, a, b, value) != Defect::none) return undefined(begin, end);
     return constant(begin, end, value);
   }
 

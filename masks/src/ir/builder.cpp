@@ -4,13 +4,15 @@
 #include <cstddef>
 #include <utility>
 
-#include "ir/cell_value.hpp"
+#include "ir/arithmetic.hpp"
 
 namespace fdma {
 namespace {
 
 constexpr std::int64_t kLeastRunTable = 64;  // shorter tables stay dense
 constexpr std::int64_t kEntriesPerRun = 16;
+// Tables of rank 2 and above with more entries than this are not scanned for their range.
+constexpr std::int64_t kLargestScan = std::int64_t{1} << 20;
 
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   hash = (hash ^ value) * 0x9E3779B97F4A7C15ULL;
@@ -107,7 +109,7 @@ TableRef TableStore::prepare(const IrTable& table) {
   auto prepared = std::make_shared<PreparedTable>();
   prepared->table = table;
   find_runs(prepared->table);
-  prepared->range = table_range(prepared->table);
+  prepared->range = table_range(prepared->table, kLargestScan);
   prepared->hash = sample_hash(prepared->table);
   if (!table.is_runs() && table.owner == nullptr) prepared_.emplace(key, prepared);
   return prepared;
@@ -121,6 +123,7 @@ void IrBuilder::reset(std::int64_t q_len, std::int64_t kv_len) {
   nodes_.clear();
   info_.clear();
   tables_.clear();
+  table_index_.clear();
   std::fill(index_.begin(), index_.end(), -1);
   const auto coordinate = [this](IrOp op, std::int64_t length) {
     return length == 1 ? constant(0)
@@ -169,12 +172,22 @@ IrId IrBuilder::intern(const IrNode& node, const NodeRange& variable) {
   if (node.op == IrOp::q) info.mentions = kMentionsQ;
   if (node.op == IrOp::k) info.mentions = kMentionsK;
   if (node.op == IrOp::loop) info.mentions = kMentionsLoop;
-  info.range = node_range(node, children, variable, table != nullptr ? &table->table : nullptr,
-                          table != nullptr ? table->range : NodeRange{});
+  switch (node.op) {
+    case IrOp::q:
+    case IrOp::k:
+    case IrOp::loop:
+      info.range = variable;
+      break;
+    case IrOp::lookup:
+    case IrOp::test:
+      info.range = lookup_range(table->table, table->range, children);
+      break;
+    default:
+      info.range = range_of(node, children);
+  }
   if (node.op == IrOp::add || node.op == IrOp::sub || node.op == IrOp::mul) {
     for (NodeRange& child : children) child.may_be_undefined = false;
-    info.is_exact = operands_defined &&
-                    !node_range(node, children, variable, nullptr, NodeRange{}).may_be_undefined;
+    info.is_exact = operands_defined && !range_of(node, children).may_be_undefined;
   }
   if (info.range.is_constant() && node.op != IrOp::constant && node.op != IrOp::boolean &&
       node.num_children > 0)
@@ -216,6 +229,32 @@ IrId IrBuilder::loop(std::int64_t id, std::int64_t bound) {
   return intern(node, {0, bound - 1, false});
 }
 
+// The place of a table among those of the program. Tables with the same storage, or the same runs
+// and name, are one.
+std::int64_t IrBuilder::index_of(const TableRef& table) {
+  const IrTable& own = table->table;
+  const auto is_same = [&](const PreparedTable& other) {
+    const IrTable& its = other.table;
+    if (own.is_runs() != its.is_runs() || own.dtype != its.dtype) return false;
+    if (!own.is_runs())
+      return its.data == own.data && its.rank == own.rank &&
+             std::equal(its.extents, its.extents + 4, own.extents);
+    return its.name == own.name && its.run_ends == own.run_ends && its.run_values == own.run_values;
+  };
+  const std::uint64_t key =
+      own.is_runs() ? table->hash : mix(31, reinterpret_cast<std::uintptr_t>(own.data));
+  const auto [first, last] = table_index_.equal_range(key);
+  const auto known = std::find_if(first, last, [&](const auto& entry) {
+    const TableRef& other = tables_[static_cast<std::size_t>(entry.second)];
+    return other == table || is_same(*other);
+  });
+  if (known != last) return known->second;
+  const auto index = static_cast<std::int64_t>(tables_.size());
+  tables_.push_back(table);
+  table_index_.emplace(key, index);
+  return index;
+}
+
 IrId IrBuilder::lookup(const TableRef& table, std::span<const IrId> indices) {
   const IrTable& whole = table->table;
   const auto is_inside = [&](std::size_t d) {
@@ -249,19 +288,8 @@ IrId IrBuilder::lookup(const TableRef& table, std::span<const IrId> indices) {
     part.data = static_cast<const char*>(whole.data) + flat * entries * size_bytes(whole.dtype);
     slice = store_.prepare(part);
   }
-  const auto known = std::find_if(tables_.begin(), tables_.end(), [&](const TableRef& other) {
-    return other == slice ||
-           (!slice->table.is_runs() && other->table.data == slice->table.data &&
-            other->table.rank == slice->table.rank && other->table.dtype == slice->table.dtype &&
-            std::equal(other->table.extents, other->table.extents + 4, slice->table.extents)) ||
-           (slice->table.is_runs() && other->table.is_runs() && other->hash == slice->hash &&
-            other->table.name == slice->table.name && other->table.dtype == slice->table.dtype &&
-            other->table.run_ends == slice->table.run_ends &&
-            other->table.run_values == slice->table.run_values);
-  });
   IrNode made{is_boolean ? IrOp::test : IrOp::lookup};
-  made.value = known - tables_.begin();
-  if (known == tables_.end()) tables_.push_back(slice);
+  made.value = index_of(slice);
   for (std::size_t d = leading; d < indices.size(); ++d) made.children[d - leading] = indices[d];
   made.num_children = static_cast<std::int8_t>(indices.size() - leading);
   return intern(made);
@@ -361,8 +389,7 @@ IrId IrBuilder::extremum(IrOp op, IrId a, IrId b) {
 
 IrId IrBuilder::shift_or_bits(IrOp op, IrId a, IrId b) {
   if (op == IrOp::shl || op == IrOp::shr) {
-    if (!is_constant(b) || node(b).value < 0 || node(b).value > box::kMaxShift)
-      return raw(op, a, b);
+    if (!is_constant(b) || node(b).value < 0 || node(b).value > kMaxShift) return raw(op, a, b);
     if (node(b).value == 0) return a;
     return op == IrOp::shl ? product(a, constant(std::int64_t{1} << node(b).value)) : raw(op, a, b);
   }
@@ -389,6 +416,62 @@ IrId IrBuilder::quantifier(IrOp op, std::int64_t loop_id, IrId bound, IrId body)
   if (node(bound).value <= 0) return boolean(op == IrOp::all_of);
   if ((mentions(body) & kMentionsLoop) == 0) return body;
   return raw(op, bound, body, -1, loop_id);
+}
+
+std::vector<IrId> IrBuilder::nodes_of_loop(IrId body, std::int64_t loop_id) const {
+  std::vector<IrId> below{body};
+  std::unordered_map<IrId, bool> has_variable{{body, false}};
+  for (std::size_t i = 0; i < below.size(); ++i) {
+    const IrNode made = node(below[i]);
+    for (int c = 0; c < made.num_children; ++c)
+      if ((mentions(made.children[c]) & kMentionsLoop) != 0 &&
+          has_variable.emplace(made.children[c], false).second)
+        below.push_back(made.children[c]);
+  }
+  std::sort(below.begin(), below.end());
+  std::erase_if(below, [&](IrId id) {
+    const IrNode made = node(id);
+    bool& has = has_variable[id];
+    has = made.op == IrOp::loop && made.value == loop_id;
+    for (int c = 0; c < made.num_children; ++c) {
+      const auto child = has_variable.find(made.children[c]);
+      has = has || (child != has_variable.end() && child->second);
+    }
+    return !has;
+  });
+  return below;
+}
+
+IrId IrBuilder::write_out(IrOp op, std::int64_t count, IrId body, std::span<const IrId> copied) {
+  const bool is_any = op == IrOp::any_of;
+  IrId result = boolean(!is_any);
+  std::unordered_map<IrId, IrId> copy_of;
+  for (std::int64_t i = 0; i < count && !is_boolean(result, is_any); ++i) {
+    for (const IrId id : copied) {
+      IrNode made = node(id);
+      for (int c = 0; c < made.num_children; ++c) {
+        const auto copy = copy_of.find(made.children[c]);
+        if (copy != copy_of.end()) made.children[c] = copy->second;
+      }
+      IrId& copy = copy_of[id];
+      if (made.op == IrOp::loop)
+        copy = constant(i);
+      else if (made.op == IrOp::lookup || made.op == IrOp::test)
+        copy = lookup(tables_[static_cast<std::size_t>(made.value)],
+                      {made.children, static_cast<std::size_t>(made.num_children)});
+      else if (made.op == IrOp::any_of || made.op == IrOp::all_of)
+        copy = quantifier(made.op, made.value, made.children[0], made.children[1]);
+      else
+        copy = make(made.op, made.children[0], made.children[1], made.children[2]);
+    }
+    // Terms stay in the order of their turns, so that the first undefined one is the cause.
+    const IrId term = copy_of[body];
+    if (is_boolean(result, !is_any) || is_boolean(term, is_any))
+      result = term;
+    else if (!is_boolean(term, !is_any) && term != result)
+      result = raw(is_any ? IrOp::logical_or : IrOp::logical_and, result, term);
+  }
+  return result;
 }
 
 IrProgram IrBuilder::finish(IrId root) const {

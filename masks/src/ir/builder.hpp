@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "fdma/masks/mask_ir.hpp"
@@ -59,6 +60,11 @@ class IrBuilder {
   /// always undefined gives an always undefined condition.
   IrId quantifier(IrOp op, std::int64_t loop_id, IrId bound, IrId body);
 
+  /// The nodes of a loop's body that mention its variable, in evaluation order.
+  std::vector<IrId> nodes_of_loop(IrId body, std::int64_t loop_id) const;
+  /// any_of or all_of over [0, count) written out. `copied` are the body's nodes_of_loop.
+  IrId write_out(IrOp op, std::int64_t count, IrId body, std::span<const IrId> copied);
+
   // By value, because making a node moves the others.
   IrNode node(IrId id) const { return nodes_[static_cast<std::size_t>(id)]; }
   NodeRange range(IrId id) const { return info_[static_cast<std::size_t>(id)].range; }
@@ -87,6 +93,7 @@ class IrBuilder {
   IrId intern(const IrNode& node, const NodeRange& variable = {});
   bool precedes(IrId a, IrId b) const;
   IrId raw_commutative(IrOp op, IrId a, IrId b);
+  std::int64_t index_of(const TableRef& table);
   bool is_defined(IrId id) const { return !range(id).may_be_undefined; }
   bool is_value(IrId id, std::int64_t value) const {
     return node(id).op == IrOp::constant && node(id).value == value;
@@ -131,6 +138,7 @@ class IrBuilder {
   std::vector<Info> info_;
   std::vector<std::int32_t> index_;  ///< open addressing: node ids, -1 where free
   std::vector<TableRef> tables_;
+  std::unordered_multimap<std::uint64_t, std::int64_t> table_index_;  ///< by table_key
   IrId q_ = -1, k_ = -1;
   int sum_depth_ = 0;    ///< current nesting of comparisons that were made again by separating
   int split_depth_ = 0;  ///< current nesting of comparisons that were split into two

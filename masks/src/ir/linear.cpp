@@ -17,8 +17,8 @@
 #include <numeric>
 #include <utility>
 
+#include "ir/arithmetic.hpp"
 #include "ir/builder.hpp"
-#include "ir/cell_value.hpp"
 
 namespace fdma {
 namespace {

@@ -10,77 +10,11 @@
 namespace fdma {
 namespace {
 
-std::string_view name_of(IrOp op) {
-  switch (op) {
-    case IrOp::constant:
-      return "constant";
-    case IrOp::q:
-      return "q";
-    case IrOp::k:
-      return "k";
-    case IrOp::loop:
-      return "loop";
-    case IrOp::lookup:
-      return "lookup";
-    case IrOp::add:
-      return "add";
-    case IrOp::sub:
-      return "sub";
-    case IrOp::mul:
-      return "mul";
-    case IrOp::floor_div:
-      return "floor_div";
-    case IrOp::mod:
-      return "mod";
-    case IrOp::min:
-      return "min";
-    case IrOp::max:
-      return "max";
-    case IrOp::abs:
-      return "abs";
-    case IrOp::shl:
-      return "shl";
-    case IrOp::shr:
-      return "shr";
-    case IrOp::bit_and:
-      return "bit_and";
-    case IrOp::bit_or:
-      return "bit_or";
-    case IrOp::bit_xor:
-      return "bit_xor";
-    case IrOp::where:
-      return "where";
-    case IrOp::from_bool:
-      return "from_bool";
-    case IrOp::boolean:
-      return "boolean";
-    case IrOp::test:
-      return "test";
-    case IrOp::less:
-      return "less";
-    case IrOp::less_equal:
-      return "less_equal";
-    case IrOp::equal:
-      return "equal";
-    case IrOp::not_equal:
-      return "not_equal";
-    case IrOp::logical_and:
-      return "logical_and";
-    case IrOp::logical_or:
-      return "logical_or";
-    case IrOp::logical_xor:
-      return "logical_xor";
-    case IrOp::logical_not:
-      return "logical_not";
-    case IrOp::where_condition:
-      return "where_condition";
-    case IrOp::any_of:
-      return "any_of";
-    case IrOp::all_of:
-      return "all_of";
-  }
-  return "unknown";
-}
+constexpr std::string_view kNames[] = {
+#define FDMA_OPERATOR(name, ...) #name,
+#define FDMA_PROGRAM_OPERATOR(name) #name,
+#include "fdma/masks/operators.def"
+};
 
 template <class Out>
 void write_table(Out out, std::size_t index, const IrTable& table) {
@@ -95,7 +29,7 @@ void write_table(Out out, std::size_t index, const IrTable& table) {
 
 template <class Out>
 void write_node(Out out, std::size_t id, const IrNode& node) {
-  fmt::format_to(out, "%{} = {}", id, name_of(node.op));
+  fmt::format_to(out, "%{} = {}", id, kNames[static_cast<std::size_t>(node.op)]);
   switch (node.op) {
     case IrOp::constant:
     case IrOp::boolean:

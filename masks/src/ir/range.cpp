@@ -5,122 +5,16 @@
 #include <cstddef>
 #include <limits>
 
-#include "ir/cell_value.hpp"
+#include "ir/arithmetic.hpp"
 
 namespace fdma {
 namespace {
 
-__extension__ typedef __int128 Wide;
-
 constexpr std::int64_t kMin = std::numeric_limits<std::int64_t>::min();
 constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 
-// Tables of rank 2 and above with more entries than this are not scanned for their range.
-constexpr std::int64_t kLargestScan = std::int64_t{1} << 20;
-
-// [lo, hi] clipped to 64 bits. The part beyond is undefined (overflow).
-NodeRange cut(Wide lo, Wide hi, bool may_be_undefined) {
-  NodeRange range;
-  range.may_be_undefined = may_be_undefined || lo < kMin || hi > kMax;
-  if (lo > kMax || hi < kMin) return range;
-  range.lo = static_cast<std::int64_t>(std::max<Wide>(lo, kMin));
-  range.hi = static_cast<std::int64_t>(std::min<Wide>(hi, kMax));
-  return range;
-}
-
-NodeRange undefined() { return {1, 0, true}; }
-
-NodeRange product(const NodeRange& a, const NodeRange& b, bool may_be_undefined) {
-  const std::array<Wide, 4> corners = {Wide{a.lo} * b.lo, Wide{a.lo} * b.hi, Wide{a.hi} * b.lo,
-                                       Wide{a.hi} * b.hi};
-  const auto [lo, hi] = std::minmax_element(corners.begin(), corners.end());
-  return cut(*lo, *hi, may_be_undefined);
-}
-
-NodeRange quotient(const NodeRange& a, NodeRange b, bool may_be_undefined) {
-  may_be_undefined |= b.lo <= 0;
-  b.lo = std::max<std::int64_t>(b.lo, 1);
-  if (b.hi < b.lo) return undefined();
-  const std::int64_t lo = floor_quotient(a.lo, a.lo < 0 ? b.lo : b.hi);
-  const std::int64_t hi = floor_quotient(a.hi, a.hi < 0 ? b.hi : b.lo);
-  return {lo, hi, may_be_undefined};
-}
-
-NodeRange remainder(const NodeRange& a, NodeRange b, bool may_be_undefined) {
-  may_be_undefined |= b.lo <= 0;
-  b.lo = std::max<std::int64_t>(b.lo, 1);
-  if (b.hi < b.lo) return undefined();
-  if (b.lo == b.hi && floor_quotient(a.lo, b.lo) == floor_quotient(a.hi, b.lo))  // no wrap
-    return {box::floor_remainder(a.lo, b.lo), box::floor_remainder(a.hi, b.lo), may_be_undefined};
-  const std::int64_t hi = a.lo >= 0 ? std::min(a.hi, b.hi - 1) : b.hi - 1;
-  return {0, hi, may_be_undefined};
-}
-
-// Powers of two for shift counts [n.lo, n.hi], clipped to 0..62. Empty if no count is valid.
-NodeRange powers(const NodeRange& n, bool& may_be_undefined) {
-  may_be_undefined |= n.lo < 0 || n.hi > box::kMaxShift;
-  const std::int64_t lo = std::max<std::int64_t>(n.lo, 0);
-  const std::int64_t hi = std::min<std::int64_t>(n.hi, box::kMaxShift);
-  if (lo > hi) return undefined();
-  return {std::int64_t{1} << lo, std::int64_t{1} << hi, false};
-}
-
-// All values that fit in the bits of the larger operand, with its sign.
-NodeRange bits(IrOp op, const NodeRange& a, const NodeRange& b, bool may_be_undefined) {
-  if (a.lo == a.hi && b.lo == b.hi) {
-    std::int64_t value = 0;
-    box::apply_integer(op, a.lo, b.lo, value);
-    return {value, value, may_be_undefined};
-  }
-  if (a.lo >= 0 && b.lo >= 0) {
-    if (op == IrOp::bit_and) return {0, std::min(a.hi, b.hi), may_be_undefined};
-    std::uint64_t mask = static_cast<std::uint64_t>(a.hi) | static_cast<std::uint64_t>(b.hi);
-    for (int shift = 1; shift < 64; shift *= 2) mask |= mask >> shift;
-    const std::int64_t lo = op == IrOp::bit_or ? std::max(a.lo, b.lo) : 0;
-    return {lo, static_cast<std::int64_t>(mask), may_be_undefined};
-  }
-  if (op == IrOp::bit_and && (a.lo >= 0 || b.lo >= 0))
-    return {0, a.lo >= 0 ? a.hi : b.hi, may_be_undefined};
-  std::uint64_t mask = 0;
-  for (const std::int64_t x : {a.lo, a.hi, b.lo, b.hi})
-    mask |= static_cast<std::uint64_t>(x < 0 ? ~x : x);
-  for (int shift = 1; shift < 64; shift *= 2) mask |= mask >> shift;
-  const auto hi = static_cast<std::int64_t>(mask);
-  return {-hi - 1, hi, may_be_undefined};
-}
-
-NodeRange integer_range(IrOp op, const NodeRange& a, const NodeRange& b) {
-  bool u = a.may_be_undefined || b.may_be_undefined;
-  if (!a.has_values() || !b.has_values()) return undefined();
-  switch (op) {
-    case IrOp::add:
-      return cut(Wide{a.lo} + b.lo, Wide{a.hi} + b.hi, u);
-    case IrOp::sub:
-      return cut(Wide{a.lo} - b.hi, Wide{a.hi} - b.lo, u);
-    case IrOp::mul:
-      return product(a, b, u);
-    case IrOp::floor_div:
-      return quotient(a, b, u);
-    case IrOp::mod:
-      return remainder(a, b, u);
-    case IrOp::min:
-      return {std::min(a.lo, b.lo), std::min(a.hi, b.hi), u};
-    case IrOp::max:
-      return {std::max(a.lo, b.lo), std::max(a.hi, b.hi), u};
-    case IrOp::abs:
-      if (a.lo >= 0) return {a.lo, a.hi, u};
-      if (a.hi <= 0) return cut(-Wide{a.hi}, -Wide{a.lo}, u);
-      return cut(0, std::max(-Wide{a.lo}, Wide{a.hi}), u);
-    case IrOp::shl:
-    case IrOp::shr: {
-      const NodeRange power = powers(b, u);
-      if (!power.has_values()) return undefined();
-      return op == IrOp::shl ? product(a, power, u) : quotient(a, power, u);
-    }
-    default:
-      return bits(op, a, b, u);
-  }
-}
+// The part of a table that a look-up can reach is read one by one up to this many entries.
+constexpr std::int64_t kMostRead = 64;
 
 NodeRange truth(bool can_be_true, bool can_be_false, bool may_be_undefined) {
   if (!can_be_true && !can_be_false) return {1, 0, may_be_undefined};
@@ -129,8 +23,8 @@ NodeRange truth(bool can_be_true, bool can_be_false, bool may_be_undefined) {
 
 NodeRange comparison_range(IrOp op, const NodeRange& a, const NodeRange& b) {
   const bool u = a.may_be_undefined || b.may_be_undefined;
-  if (!a.has_values() || !b.has_values()) return undefined();
-  const bool overlap = a.lo <= b.hi && b.lo <= a.hi;
+  if (!a.has_values() || !b.has_values()) return NodeRange::undefined();
+  const bool may_meet = a.lo <= b.hi && b.lo <= a.hi;
   const bool one_value = a.lo == a.hi && b.lo == b.hi && a.lo == b.lo;
   switch (op) {
     case IrOp::less:
@@ -138,56 +32,28 @@ NodeRange comparison_range(IrOp op, const NodeRange& a, const NodeRange& b) {
     case IrOp::less_equal:
       return truth(a.lo <= b.hi, a.hi > b.lo, u);
     case IrOp::equal:
-      return truth(overlap, !one_value, u);
+      return truth(may_meet, !one_value, u);
     default:
-      return truth(!one_value, overlap, u);
+      return truth(!one_value, may_meet, u);
   }
 }
 
-NodeRange logic_range(IrOp op, const NodeRange& a, const NodeRange& b) {
-  const bool at = a.can_be_true(), af = a.can_be_false(), au = a.may_be_undefined;
-  const bool bt = b.can_be_true(), bf = b.can_be_false(), bu = b.may_be_undefined;
-  switch (op) {
-    case IrOp::logical_and:
-      return truth(at && bt, af || bf, (au && (bt || bu)) || (bu && (at || au)));
-    case IrOp::logical_or:
-      return truth(at || bt, af && bf, (au && (bf || bu)) || (bu && (af || au)));
-    default:
-      return truth((at && bf) || (af && bt), (at && bt) || (af && bf), au || bu);
-  }
-}
-
-NodeRange where_range(const NodeRange& c, const NodeRange& a, const NodeRange& b) {
-  NodeRange result;  // no values yet
-  result.may_be_undefined = c.may_be_undefined;
-  const auto unite = [&](const NodeRange& branch) {
-    result.may_be_undefined |= branch.may_be_undefined;
-    if (!branch.has_values()) return;
-    if (!result.has_values()) {
-      result.lo = branch.lo;
-      result.hi = branch.hi;
-    } else {
-      result.lo = std::min(result.lo, branch.lo);
-      result.hi = std::max(result.hi, branch.hi);
-    }
-  };
-  if (c.can_be_true()) unite(a);
-  if (c.can_be_false()) unite(b);
+NodeRange choice_range(const NodeRange& condition, const NodeRange& a, const NodeRange& b) {
+  NodeRange result;
+  if (condition.can_be_true()) result = unite(result, a);
+  if (condition.can_be_false()) result = unite(result, b);
+  result.may_be_undefined |= condition.may_be_undefined;
   return result;
 }
 
-// The part of each index that lies inside the table. False if no index does.
-bool inside_indices(const IrTable& table, const NodeRange* indices, std::int64_t* begin,
-                    std::int64_t* end, bool& may_be_undefined) {
-  for (int d = 0; d < table.rank; ++d) {
-    const NodeRange& index = indices[d];
-    may_be_undefined |= index.may_be_undefined || index.lo < 0 || index.hi >= table.extents[d];
-    if (!index.has_values()) return false;
-    begin[d] = std::max<std::int64_t>(index.lo, 0);
-    end[d] = std::min(index.hi, table.extents[d] - 1) + 1;
-    if (begin[d] >= end[d]) return false;
+// The bound is one number, or undefined. A body that can have only one outcome gives it.
+NodeRange quantifier_range(IrOp op, const NodeRange& bound, const NodeRange& body) {
+  unsigned outcomes = bound.may_be_undefined ? kUndefined : 0;
+  if (bound.has_values()) {
+    if (bound.lo <= 0) outcomes |= op == IrOp::any_of ? kFalse : kTrue;
+    if (bound.hi >= 1) outcomes |= body.outcomes();
   }
-  return true;
+  return NodeRange::of_outcomes(static_cast<Outcomes>(outcomes));
 }
 
 NodeRange dtype_range(DType dtype) {
@@ -250,7 +116,72 @@ NodeRange scan_dense(const IrTable& table, std::int64_t count) {
 
 }  // namespace
 
-NodeRange table_range(const IrTable& table) {
+NodeRange range_of(const IrNode& node, const NodeRange* x) {
+  switch (node.op) {
+    case IrOp::constant:
+    case IrOp::boolean:
+      return NodeRange::of_value(node.value);
+    case IrOp::where:
+    case IrOp::where_condition:
+      return choice_range(x[0], x[1], x[2]);
+    case IrOp::from_bool:
+      return x[0];
+    case IrOp::less:
+    case IrOp::less_equal:
+    case IrOp::equal:
+    case IrOp::not_equal:
+      return comparison_range(node.op, x[0], x[1]);
+    case IrOp::logical_and:
+      return NodeRange::of_outcomes(and_outcomes(x[0].outcomes(), x[1].outcomes()));
+    case IrOp::logical_or:
+      return NodeRange::of_outcomes(or_outcomes(x[0].outcomes(), x[1].outcomes()));
+    case IrOp::logical_xor:
+      return NodeRange::of_outcomes(xor_outcomes(x[0].outcomes(), x[1].outcomes()));
+    case IrOp::logical_not:
+      return NodeRange::of_outcomes(not_outcomes(x[0].outcomes()));
+    case IrOp::any_of:
+    case IrOp::all_of:
+      return quantifier_range(node.op, x[0], x[1]);
+    default:
+      return arithmetic_range(node.op, x);
+  }
+}
+
+NodeRange lookup_range(const IrTable& table, const NodeRange& entries, const NodeRange* indices) {
+  bool may_be_undefined = false;
+  std::array<std::int64_t, 4> first{}, last{};
+  std::int64_t num_entries = 1;
+  for (int d = 0; d < table.rank; ++d) {
+    const auto at = static_cast<std::size_t>(d);
+    const NodeRange& index = indices[d];
+    const std::int64_t extent = table.extents[d];
+    if (!index.has_values() || index.hi < 0 || index.lo >= extent) return NodeRange::undefined();
+    may_be_undefined |= index.may_be_undefined || index.lo < 0 || index.hi >= extent;
+    first[at] = std::max<std::int64_t>(index.lo, 0);
+    last[at] = std::min(index.hi, extent - 1);
+    const std::int64_t count = last[at] - first[at] + 1;
+    num_entries = count > kMostRead ? kMostRead + 1 : std::min(num_entries * count, kMostRead + 1);
+  }
+  if (num_entries > kMostRead) return {entries.lo, entries.hi, may_be_undefined};
+  NodeRange result{1, 0, may_be_undefined};
+  std::array<std::int64_t, 4> at = first;
+  for (;;) {
+    std::int64_t flat = 0;
+    for (int d = 0; d < table.rank; ++d)
+      flat = flat * table.extents[d] + at[static_cast<std::size_t>(d)];
+    result = unite(result, NodeRange::of_value(table.at(flat)));
+    if (result.lo == entries.lo && result.hi == entries.hi) return result;  // as wide as it gets
+    int d = table.rank - 1;
+    while (d >= 0 && at[static_cast<std::size_t>(d)] == last[static_cast<std::size_t>(d)]) {
+      at[static_cast<std::size_t>(d)] = first[static_cast<std::size_t>(d)];
+      --d;
+    }
+    if (d < 0) return result;
+    ++at[static_cast<std::size_t>(d)];
+  }
+}
+
+NodeRange table_range(const IrTable& table, std::int64_t most_scanned) {
   std::int64_t count = 1;
   for (int d = 0; d < table.rank; ++d) count *= table.extents[d];
   if (count == 0) return {};
@@ -258,72 +189,26 @@ NodeRange table_range(const IrTable& table) {
     const auto [lo, hi] = std::minmax_element(table.run_values.begin(), table.run_values.end());
     return {*lo, *hi, false};
   }
-  if (table.rank > 1 && count > kLargestScan) return dtype_range(table.dtype);
+  if (table.rank > 1 && count > most_scanned) return dtype_range(table.dtype);
   return scan_dense(table, count);
 }
 
-NodeRange node_range(const IrNode& node, const NodeRange* children, const NodeRange& variable,
-                     const IrTable* table, const NodeRange& table_entries) {
-  switch (node.op) {
-    case IrOp::constant:
-    case IrOp::boolean:
-      return {node.value, node.value, false};
-    case IrOp::q:
-    case IrOp::k:
-    case IrOp::loop:
-      return variable;
-    case IrOp::lookup:
-    case IrOp::test: {
-      std::int64_t begin[4], end[4];
-      bool may_be_undefined = false;
-      if (!inside_indices(*table, children, begin, end, may_be_undefined)) return undefined();
-      return {table_entries.lo, table_entries.hi, may_be_undefined};
-    }
-    case IrOp::abs:
-      return integer_range(node.op, children[0], children[0]);
-    case IrOp::where:
-    case IrOp::where_condition:
-      return where_range(children[0], children[1], children[2]);
-    case IrOp::from_bool:
-      return children[0];
-    case IrOp::less:
-    case IrOp::less_equal:
-    case IrOp::equal:
-    case IrOp::not_equal:
-      return comparison_range(node.op, children[0], children[1]);
-    case IrOp::logical_and:
-    case IrOp::logical_or:
-    case IrOp::logical_xor:
-      return logic_range(node.op, children[0], children[1]);
-    case IrOp::logical_not:
-      return truth(children[0].can_be_false(), children[0].can_be_true(),
-                   children[0].may_be_undefined);
-    case IrOp::any_of:
-    case IrOp::all_of: {
-      const bool is_any = node.op == IrOp::any_of;
-      const NodeRange& bound = children[0];
-      const NodeRange& body = children[1];
-      const bool may_be_empty = bound.has_values() && bound.lo <= 0;
-      const bool may_run = bound.hi > 0 && bound.has_values();
-      return truth((may_run && body.can_be_true()) || (may_be_empty && !is_any),
-                   (may_run && body.can_be_false()) || (may_be_empty && is_any),
-                   bound.may_be_undefined || (may_run && body.may_be_undefined));
-    }
-    default:
-      return integer_range(node.op, children[0], children[1]);
-  }
+TableRanges::TableRanges(std::span<const IrTable> tables) : tables_(tables) {
+  for (const IrTable& table : tables) ranges_.push_back(dtype_range(table.dtype));
 }
 
-TableBounds::TableBounds(const IrProgram& program)
-    : program_(&program), whole_(program.tables.size()), is_known_(program.tables.size(), false) {}
+void TableRanges::scan(std::int64_t index) {
+  const auto at = static_cast<std::size_t>(index);
+  ranges_[at] = table_range(tables_[at], kMax);
+}
 
-NodeRange TableBounds::bounds(std::int32_t table, const std::int64_t*, const std::int64_t*) {
-  const auto index = static_cast<std::size_t>(table);
-  if (!is_known_[index]) {
-    whole_[index] = table_range(program_->tables[index]);
-    is_known_[index] = true;
-  }
-  return whole_[index];
+Folded fold(IrOp op, std::span<const Folded> operands) {
+  NodeRange ranges[3];
+  for (std::size_t i = 0; i < operands.size(); ++i)
+    ranges[i] =
+        operands[i].is_defined ? NodeRange::of_value(operands[i].value) : NodeRange::undefined();
+  const NodeRange result = range_of(IrNode{op}, ranges);
+  return {result.lo, result.is_constant()};
 }
 
 std::vector<std::uint8_t> node_mentions(const IrProgram& program) {
@@ -339,67 +224,6 @@ std::vector<std::uint8_t> node_mentions(const IrProgram& program) {
     mentions[id] = mask;
   }
   return mentions;
-}
-
-RangeAnalysis::RangeAnalysis(const IrProgram& program, TableBounds* bounds)
-    : program_(&program),
-      bounds_(bounds),
-      ranges_(program.nodes.size()),
-      loop_bound_(program.nodes.size(), 0) {
-  if (bounds_ == nullptr) {
-    own_bounds_ = std::make_unique<TableBounds>(program);
-    bounds_ = own_bounds_.get();
-  }
-  // Before simplification, loops that share an id may differ in their bound; the largest holds.
-  std::vector<std::int64_t> bound_of;
-  const auto bound_slot = [&](std::int64_t id) -> std::int64_t& {
-    if (static_cast<std::size_t>(id) >= bound_of.size())
-      bound_of.resize(static_cast<std::size_t>(id) + 1, 0);
-    return bound_of[static_cast<std::size_t>(id)];
-  };
-  for (const IrNode& node : program.nodes) {
-    if (node.op != IrOp::any_of && node.op != IrOp::all_of) continue;
-    const IrNode& bound = program.node(node.children[0]);
-    std::int64_t& slot = bound_slot(node.value);
-    slot = std::max(slot, bound.op == IrOp::constant ? bound.value : kMax);
-  }
-  for (std::size_t id = 0; id < program.nodes.size(); ++id)
-    if (program.nodes[id].op == IrOp::loop) loop_bound_[id] = bound_slot(program.nodes[id].value);
-}
-
-std::span<const NodeRange> RangeAnalysis::evaluate(const CellBox& box) {
-  for (std::size_t id = 0; id < program_->nodes.size(); ++id) {
-    const IrNode& node = program_->nodes[id];
-    NodeRange children[4];
-    for (int i = 0; i < node.num_children; ++i)
-      children[i] = ranges_[static_cast<std::size_t>(node.children[i])];
-    NodeRange variable, entries;
-    const IrTable* table = nullptr;
-    switch (node.op) {
-      case IrOp::q:
-        variable = {box.q_begin, box.q_end - 1, false};
-        break;
-      case IrOp::k:
-        variable = {box.k_begin, box.k_end - 1, false};
-        break;
-      case IrOp::loop:
-        variable = {0, std::max<std::int64_t>(loop_bound_[id] - 1, 0), false};
-        break;
-      case IrOp::lookup:
-      case IrOp::test: {
-        table = &program_->tables[static_cast<std::size_t>(node.value)];
-        std::int64_t begin[4], end[4];
-        bool ignored = false;
-        if (inside_indices(*table, children, begin, end, ignored))
-          entries = bounds_->bounds(static_cast<std::int32_t>(node.value), begin, end);
-        break;
-      }
-      default:
-        break;
-    }
-    ranges_[id] = node_range(node, children, variable, table, entries);
-  }
-  return ranges_;
 }
 
 }  // namespace fdma

@@ -6,92 +6,71 @@
 // independent, so ranges may be too wide (q - q over [0, 8) gives [-7, 7]) but never too narrow. On
 // a box of one cell they are exact, except inside any / all, where the loop variable stands for all
 // its values at once. Logic follows the three-valued rules: `false & undefined` is false, so a
-// guard that is false over the whole box makes the guarded part harmless.
+// guard that is false over the whole box makes the guarded part harmless. The range covers the
+// defined values only, so `k - 3000` behind a guard still has tight bounds.
 //
-// Cost. One pass over the nodes per box: a few nanoseconds a node and one TableBounds query per
-// table node.
+// Binding asks for the ranges over all cells, box form for those of its boxes, and constants are
+// folded as ranges of one value (fold).
+//
+// Cost. A few nanoseconds a node; a look-up reads at most 64 entries of its table.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "fdma/masks/mask_ir.hpp"
+#include "ir/node_range.hpp"
 
 namespace fdma {
 
-/// The range of a node over a box.
-///
-/// Integers    lo, hi: bounds of the defined values
-/// Conditions  0 is false and 1 is true
-/// Invariants  lo > hi (always lo = 1, hi = 0) means that no cell has a defined value
-struct NodeRange {
-  std::int64_t lo = 1;
-  std::int64_t hi = 0;
-  bool may_be_undefined = false;
+/// The range of a node from the ranges of its children. Not for q, k, loop, lookup and test. For
+/// any_of and all_of, child 1 is the body over all values of the loop variable.
+NodeRange range_of(const IrNode& node, const NodeRange* children);
 
-  bool has_values() const { return lo <= hi; }
-  bool is_constant() const { return lo == hi && !may_be_undefined; }
-  bool can_be_true() const { return hi > 0; }
-  bool can_be_false() const { return lo <= 0; }
-  friend bool operator==(const NodeRange&, const NodeRange&) = default;
-};
-
-/// Cells [q_begin, q_end) x [k_begin, k_end), not empty.
-struct CellBox {
-  std::int64_t q_begin;
-  std::int64_t q_end;
-  std::int64_t k_begin;
-  std::int64_t k_end;
-};
-
-/// Bounds of the entries of a part of a table. Override to use pyramids; the default answers for
-/// the whole table, which it scans at the first question.
-class TableBounds {
- public:
-  explicit TableBounds(const IrProgram& program);
-  virtual ~TableBounds() = default;
-  /// lo and hi of the entries with begin[d] <= index d < end[d] for each d below the rank, a
-  /// non-empty box inside the extents. They may be wider than the entries, never narrower.
-  virtual NodeRange bounds(std::int32_t table, const std::int64_t* begin, const std::int64_t* end);
-
- private:
-  const IrProgram* program_;
-  std::vector<NodeRange> whole_;
-  std::vector<bool> is_known_;
-};
+/// The range of a look-up in a table from the ranges of its indices. `entries` are the bounds of
+/// the whole table; a few entries are read one by one instead.
+NodeRange lookup_range(const IrTable& table, const NodeRange& entries, const NodeRange* indices);
 
 /// Smallest and largest entry of a table; booleans are 0 and 1. Cost: one pass, O(runs) for runs.
-/// Large tables of rank 2 and above get the limits of their dtype instead.
-NodeRange table_range(const IrTable& table);
+/// Tables of rank 2 and above with more than `most_scanned` entries get the limits of their dtype.
+NodeRange table_range(const IrTable& table, std::int64_t most_scanned);
 
-/// The range of one node from those of its children. For lookup and test, `table_entries` is the
-/// range of the whole table. For q, k and loop, `variable` is their own range.
-NodeRange node_range(const IrNode& node, const NodeRange* children, const NodeRange& variable,
-                     const IrTable* table, const NodeRange& table_entries);
+/// The bounds of the tables of a program.
+class TableRanges {
+ public:
+  explicit TableRanges(std::span<const IrTable> tables);
+  const IrTable& table(std::int64_t index) const {
+    return tables_[static_cast<std::size_t>(index)];
+  }
+  std::span<const IrTable> tables() const { return tables_; }
+  /// Finds the bounds of a table, which are those of its dtype until then. Not thread-safe.
+  void scan(std::int64_t index);
+  NodeRange lookup(std::int64_t index, const NodeRange* indices) const {
+    const auto at = static_cast<std::size_t>(index);
+    return lookup_range(tables_[at], ranges_[at], indices);
+  }
+
+ private:
+  std::span<const IrTable> tables_;
+  std::vector<NodeRange> ranges_;
+};
+
+/// An operand or a result that is known: a value (conditions are 0 and 1), or none.
+struct Folded {
+  std::int64_t value = 0;
+  bool is_defined = false;
+};
+
+/// The value of an operator on known operands, in three-valued logic. Not for nodes without
+/// operands, look-ups and quantifiers.
+///
+/// Example     fold(IrOp::logical_and, {false, undefined}) is false
+Folded fold(IrOp op, std::span<const Folded> operands);
 
 /// The variables that a node mentions.
 enum Mentions : std::uint8_t { kMentionsQ = 1, kMentionsK = 2, kMentionsLoop = 4 };
 /// One mask of Mentions per node.
 std::vector<std::uint8_t> node_mentions(const IrProgram& program);
-
-/// Ranges of all nodes of a program, box by box. Not thread-safe; one analysis a thread.
-class RangeAnalysis {
- public:
-  /// `bounds` may be null, which means whole tables. It and the program must outlive the analysis.
-  explicit RangeAnalysis(const IrProgram& program, TableBounds* bounds = nullptr);
-  /// One range per node; valid until the next call.
-  std::span<const NodeRange> evaluate(const CellBox& box);
-  /// The root's range.
-  NodeRange root(const CellBox& box) { return evaluate(box).back(); }
-
- private:
-  const IrProgram* program_;
-  TableBounds* bounds_;
-  std::unique_ptr<TableBounds> own_bounds_;
-  std::vector<NodeRange> ranges_;
-  std::vector<std::int64_t> loop_bound_;  // per node: bound of a loop node's loop
-};
 
 }  // namespace fdma

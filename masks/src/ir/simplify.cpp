@@ -26,9 +26,9 @@ std::vector<std::int64_t> loop_bounds(const IrProgram& program) {
   return bounds;
 }
 
-}  // namespace
-
-IrProgram simplify(const IrProgram& program) {
+// The program made anew, with `quantifier(builder, node, bound, body)` for its loops.
+template <class Quantifier>
+IrProgram rebuild(const IrProgram& program, Quantifier quantifier) {
   TableStore store;
   IrBuilder builder(store);
   builder.reset(program.q_len, program.kv_len);
@@ -65,7 +65,7 @@ IrProgram simplify(const IrProgram& program) {
         break;
       case IrOp::any_of:
       case IrOp::all_of:
-        made[id] = builder.quantifier(node.op, node.value, children[0], children[1]);
+        made[id] = quantifier(builder, node, children[0], children[1]);
         break;
       default:
         made[id] = builder.make(node.op, children[0], children[1], children[2]);
@@ -73,6 +73,31 @@ IrProgram simplify(const IrProgram& program) {
     }
   }
   return builder.finish(made[static_cast<std::size_t>(program.root)]);
+}
+
+}  // namespace
+
+IrProgram simplify(const IrProgram& program) {
+  return rebuild(program, [](IrBuilder& builder, const IrNode& loop, IrId bound, IrId body) {
+    return builder.quantifier(loop.op, loop.value, bound, body);
+  });
+}
+
+std::optional<IrProgram> unroll(const IrProgram& program, std::int64_t most_nodes) {
+  const bool has_loops = std::any_of(
+      program.nodes.begin(), program.nodes.end(),
+      [](const IrNode& node) { return node.op == IrOp::any_of || node.op == IrOp::all_of; });
+  if (!has_loops) return std::nullopt;
+  std::int64_t left = most_nodes;
+  return rebuild(program, [&](IrBuilder& builder, const IrNode& loop, IrId bound, IrId body) {
+    const std::int64_t count = builder.is_constant(bound) ? builder.node(bound).value : 0;
+    const std::vector<IrId> copied = builder.nodes_of_loop(body, loop.value);
+    const auto size = static_cast<std::int64_t>(copied.size()) + 1;
+    if (count <= 0 || copied.empty() || (count > 1 && count > left / size))
+      return builder.quantifier(loop.op, loop.value, bound, body);
+    left -= count * size;
+    return builder.write_out(loop.op, count, body, copied);
+  });
 }
 
 }  // namespace fdma

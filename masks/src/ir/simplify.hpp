@@ -49,6 +49,8 @@
 // where both K and Q have terms.
 #pragma once
 
+#include <optional>
+
 #include "fdma/masks/mask_ir.hpp"
 
 namespace fdma {
@@ -57,5 +59,11 @@ namespace fdma {
 ///
 /// Cost        linear in the nodes, plus a pass over each table that is looked up (its range)
 IrProgram simplify(const IrProgram& program);
+
+/// The program with its loops written out, inner ones first, as far as this adds at most
+/// `most_nodes` nodes; the other loops stay. Only the nodes that mention a loop's variable are
+/// copied. Equal to canonical form but for the order of the terms; nothing for a program without
+/// loops.
+std::optional<IrProgram> unroll(const IrProgram& program, std::int64_t most_nodes);
 
 }  // namespace fdma

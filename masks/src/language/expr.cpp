@@ -6,7 +6,7 @@
 
 #include "fdma/masks/mask_expr.hpp"
 #include "language/expr_interner.hpp"
-#include "language/typing.hpp"
+#include "language/operators.hpp"
 
 namespace fdma {
 

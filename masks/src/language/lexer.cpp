@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
+
+#include "language/operators.hpp"
 
 namespace fdma {
 namespace {
@@ -40,6 +43,78 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kTypograp
 }};
 
 constexpr std::size_t kLongestQuote = 40;
+
+// A sign of the language, or a slip for one.
+struct Sign {
+  std::string_view text;
+  TokenKind kind;
+  ExprOp op = ExprOp::literal;
+  const char* problem = "";
+};
+
+constexpr Sign kOtherSigns[] = {
+    {"(", TokenKind::open_paren},
+    {")", TokenKind::close_paren},
+    {"[", TokenKind::open_bracket},
+    {"]", TokenKind::close_bracket},
+    {",", TokenKind::comma},
+    {":", TokenKind::colon},
+    {";", TokenKind::semicolon},
+    {"=", TokenKind::assign},
+    {"**", TokenKind::invalid, {}, "there is no power: shl(1, n) is 2^n"},
+    {"/", TokenKind::invalid, {}, "division rounds down and is written //"},
+    {"<<", TokenKind::invalid, {}, "shifts are written shl(x, n)"},
+    {">>", TokenKind::invalid, {}, "shifts are written shr(x, n)"},
+    {"!", TokenKind::invalid, {}, "negation is written ~ or not"},
+    {"&&", TokenKind::invalid, {}, "conjunction is written & or and"},
+    {"||", TokenKind::invalid, {}, "disjunction is written | or or"},
+};
+
+// The operators that have a word.
+constexpr auto kOperatorWords = [] {
+  constexpr auto has_word = [](const OperatorFacts& facts) { return !facts.word.empty(); };
+  std::array<std::pair<std::string_view, ExprOp>,
+             std::count_if(std::begin(kOperators), std::end(kOperators), has_word)>
+      words{};
+  std::size_t count = 0;
+  for (const OperatorFacts& facts : kOperators)
+    if (has_word(facts)) words[count++] = {facts.word, facts.op};
+  return words;
+}();
+
+// The signs by their first character, the longest first.
+class Signs {
+ public:
+  Signs() {
+    for (const Sign& sign : kOtherSigns) add(sign);
+    for (const OperatorFacts& facts : kOperators)
+      if (facts.binds < kAtom) add({facts.spelling, TokenKind::op, facts.op});
+    for (std::vector<Sign>& signs : by_first_)
+      std::stable_sort(signs.begin(), signs.end(),
+                       [](const Sign& a, const Sign& b) { return a.text.size() > b.text.size(); });
+  }
+  /// The sign with which `text` begins, or null.
+  const Sign* find(std::string_view text) const {
+    for (const Sign& sign : starting_with(text[0]))
+      if (text.starts_with(sign.text)) return &sign;
+    return nullptr;
+  }
+  bool has(char first) const { return !starting_with(first).empty(); }
+
+ private:
+  void add(const Sign& sign) {
+    by_first_[static_cast<unsigned char>(sign.text[0])].push_back(sign);
+  }
+  const std::vector<Sign>& starting_with(char first) const {
+    return by_first_[static_cast<unsigned char>(first)];
+  }
+  std::array<std::vector<Sign>, 256> by_first_;
+};
+
+const Signs& all_signs() {
+  static const Signs signs;
+  return signs;
+}
 
 }  // namespace
 
@@ -102,12 +177,13 @@ Token Lexer::word(std::size_t begin) {
   std::size_t end = begin;
   while (end < text_.size() && is_word_part(text_[end])) ++end;
   const std::string_view text = text_.substr(begin, end - begin);
-  TokenKind kind = TokenKind::word;
-  if (text == "and") kind = TokenKind::ampersand;
-  if (text == "or") kind = TokenKind::pipe;
-  if (text == "xor") kind = TokenKind::caret;
-  if (text == "not") kind = TokenKind::tilde;
-  return make(kind, begin, end);
+  for (const auto& [word, op] : kOperatorWords) {
+    if (word != text) continue;
+    Token token = make(TokenKind::op, begin, end);
+    token.op = op;
+    return token;
+  }
+  return make(TokenKind::word, begin, end);
 }
 
 Token Lexer::table(std::size_t begin) {
@@ -121,68 +197,19 @@ Token Lexer::table(std::size_t begin) {
 }
 
 Token Lexer::symbol(std::size_t begin) {
-  const auto one = [&](TokenKind kind) { return make(kind, begin, begin + 1); };
-  const auto two = [&](TokenKind kind) { return make(kind, begin, begin + 2); };
-  const bool then_same = is_next(begin + 1, text_[begin]);
-  const bool then_assign = is_next(begin + 1, '=');
-  switch (text_[begin]) {
-    case '+':
-      return one(TokenKind::plus);
-    case '-':
-      return one(TokenKind::minus);
-    case '*':
-      if (then_same) return make_invalid(begin, begin + 2, "there is no power: shl(1, n) is 2^n");
-      return one(TokenKind::star);
-    case '/':
-      if (then_same) return two(TokenKind::floor_div);
-      return make_invalid(begin, begin + 1, "division rounds down and is written //");
-    case '%':
-      return one(TokenKind::percent);
-    case '<':
-      if (then_same) return make_invalid(begin, begin + 2, "shifts are written shl(x, n)");
-      return then_assign ? two(TokenKind::less_equal) : one(TokenKind::less);
-    case '>':
-      if (then_same) return make_invalid(begin, begin + 2, "shifts are written shr(x, n)");
-      return then_assign ? two(TokenKind::greater_equal) : one(TokenKind::greater);
-    case '=':
-      return then_same ? two(TokenKind::equal) : one(TokenKind::assign);
-    case '!':
-      if (then_assign) return two(TokenKind::not_equal);
-      return make_invalid(begin, begin + 1, "negation is written ~ or not");
-    case '&':
-      if (then_same) return make_invalid(begin, begin + 2, "conjunction is written & or and");
-      return one(TokenKind::ampersand);
-    case '|':
-      if (then_same) return make_invalid(begin, begin + 2, "disjunction is written | or or");
-      return one(TokenKind::pipe);
-    case '^':
-      return one(TokenKind::caret);
-    case '~':
-      return one(TokenKind::tilde);
-    case '(':
-      return one(TokenKind::open_paren);
-    case ')':
-      return one(TokenKind::close_paren);
-    case '[':
-      return one(TokenKind::open_bracket);
-    case ']':
-      return one(TokenKind::close_bracket);
-    case ',':
-      return one(TokenKind::comma);
-    case ':':
-      return one(TokenKind::colon);
-    case ';':
-      return one(TokenKind::semicolon);
-    case '"':
-    case '\'': {
-      const std::size_t line_end = std::min(text_.find('\n', begin), text_.size());
-      const std::size_t close = text_.substr(0, line_end).find(text_[begin], begin + 1);
-      const std::size_t end = close == std::string_view::npos ? begin + 1 : close + 1;
-      return make_invalid(begin, end, "there are no quoted names: a table is written @name");
-    }
-    default:
-      return unknown_characters(begin);
+  if (text_[begin] == '"' || text_[begin] == '\'') {
+    const std::size_t line_end = std::min(text_.find('\n', begin), text_.size());
+    const std::size_t close = text_.substr(0, line_end).find(text_[begin], begin + 1);
+    const std::size_t end = close == std::string_view::npos ? begin + 1 : close + 1;
+    return make_invalid(begin, end, "there are no quoted names: a table is written @name");
   }
+  const Sign* sign = all_signs().find(text_.substr(begin));
+  if (sign == nullptr) return unknown_characters(begin);
+  const std::size_t end = begin + sign->text.size();
+  if (sign->kind == TokenKind::invalid) return make_invalid(begin, end, sign->problem);
+  Token token = make(sign->kind, begin, end);
+  token.op = sign->op;
+  return token;
 }
 
 // Consecutive characters that begin no token are one problem, not many.
@@ -191,10 +218,10 @@ Token Lexer::unknown_characters(std::size_t begin) {
     if (text_.substr(begin).starts_with(sign))
       return make_invalid(begin, begin + sign.size(),
                           fmt::format("'{}' is written {}", sign, remedy));
-  constexpr std::string_view kKnown = "@+-*/%<>=!&|^~()[],:;#\"'";
+  constexpr std::string_view kOtherKnown = "@#\"'";
   std::size_t end = begin;
   while (end < text_.size() && !is_word_part(text_[end]) && !is_blank(text_[end]) &&
-         kKnown.find(text_[end]) == std::string_view::npos) {
+         !all_signs().has(text_[end]) && kOtherKnown.find(text_[end]) == std::string_view::npos) {
     const std::string_view rest = text_.substr(end);
     if (end > begin && std::any_of(kTypographic.begin(), kTypographic.end(),
                                    [&](const auto& pair) { return rest.starts_with(pair.first); }))

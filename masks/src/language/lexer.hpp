@@ -14,21 +14,7 @@ enum class TokenKind : std::uint8_t {
   number,
   word,   ///< names and keywords
   table,  ///< @name
-  plus,
-  minus,
-  star,
-  floor_div,
-  percent,
-  less,
-  less_equal,
-  equal,
-  not_equal,
-  greater_equal,
-  greater,
-  pipe,
-  caret,
-  ampersand,
-  tilde,
+  op,     ///< an infix or prefix operator
   open_paren,
   close_paren,
   open_bracket,
@@ -42,6 +28,7 @@ enum class TokenKind : std::uint8_t {
 
 struct Token {
   TokenKind kind = TokenKind::end;
+  ExprOp op = ExprOp::literal;  ///< op: the first operator of this spelling, so `-` is sub
   SourceSpan span;
   std::string_view text;
   std::string problem;
@@ -50,9 +37,9 @@ struct Token {
 /// Divides a text into tokens, one at a time. Blanks and comments (# to the end of the line)
 /// separate tokens.
 ///
-/// Words for operators become their symbols: `and` is ampersand, `not` is tilde and so on. Common
-/// slips (&&, !, single /, decimal points, typographic signs) are `invalid` tokens; their problem
-/// names the remedy.
+/// Words for operators are the same tokens as their signs: `and` is `&`, `not` is `~` and so on.
+/// Common slips (&&, !, single /, decimal points, typographic signs) are `invalid` tokens; their
+/// problem names the remedy.
 ///
 /// Cost        linear in the text over all calls; a cheap copy of a lexer can look ahead
 class Lexer {

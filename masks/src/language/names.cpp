@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fdma/masks/mask_names.hpp"
+#include "language/operators.hpp"
 
 namespace fdma {
 namespace {
@@ -20,16 +21,10 @@ NameForm mask(std::string_view name, MaskForm form, std::vector<Parameter> param
   return {name, form, ExprOp::named, std::move(parameters), false, signature, meaning};
 }
 
-NameForm function(std::string_view name, ExprOp op, std::vector<Parameter> parameters,
-                  bool is_variadic, std::string_view signature, std::string_view meaning) {
-  return {name, MaskForm::none, op, std::move(parameters), is_variadic, signature, meaning};
-}
-
-std::vector<NameForm> make_forms() {
+std::vector<NameForm> make_masks() {
   const auto table = [](std::string_view name) { return by_keyword(name, Kind::table); };
   const auto integer = [](std::string_view name) { return by_position(name, Kind::integer); };
   const auto bound = [](std::string_view name) { return by_position(name, Kind::integer_or_inf); };
-  const auto value = [](std::string_view name) { return by_position(name, Kind::cell_integer); };
   return {
       mask("causal", MaskForm::causal, {}, "causal", "k <= pos"),
       mask("window", MaskForm::window, {bound("w")}, "window(w)", "abs(pos - k) < w; w may be inf"),
@@ -87,41 +82,48 @@ std::vector<NameForm> make_forms() {
            {by_position("scores", Kind::table), integer("w"), by_keyword("among", Kind::condition)},
            "topk(@scores, w, among=M)",
            "k is one of the w keys with the highest score among those where M is true"),
-      function("min", ExprOp::min, {value("x"), value("y")}, true, "min(x, y, ..)",
-               "the smallest of two or more integers"),
-      function("max", ExprOp::max, {value("x"), value("y")}, true, "max(x, y, ..)",
-               "the largest of two or more integers"),
-      function("abs", ExprOp::abs, {value("x")}, false, "abs(x)", "the absolute value"),
-      function("clamp", ExprOp::clamp, {value("x"), value("lo"), value("hi")}, false,
-               "clamp(x, lo, hi)", "min(max(x, lo), hi)"),
-      function("shl", ExprOp::shl, {value("x"), value("n")}, false, "shl(x, n)",
-               "x * 2^n, n in 0..62"),
-      function("shr", ExprOp::shr, {value("x"), value("n")}, false, "shr(x, n)",
-               "x // 2^n, n in 0..62"),
-      function("bitand", ExprOp::bit_and, {value("x"), value("y")}, false, "bitand(x, y)",
-               "bitwise and of two's complement integers"),
-      function("bitor", ExprOp::bit_or, {value("x"), value("y")}, false, "bitor(x, y)",
-               "bitwise or"),
-      function("bitxor", ExprOp::bit_xor, {value("x"), value("y")}, false, "bitxor(x, y)",
-               "bitwise exclusive or"),
-      function("where", ExprOp::where,
-               {by_position("c", Kind::condition), by_position("x", Kind::any_value),
-                by_position("y", Kind::any_value)},
-               false, "where(c, x, y)", "x where c holds, else y"),
-      function("int", ExprOp::from_bool, {by_position("c", Kind::condition)}, false,
-               "int(condition)", "1 where the condition holds, else 0"),
-      function("at", ExprOp::at,
-               {by_position("mask", Kind::condition), by_keyword("q", Kind::cell_integer),
-                by_keyword("k", Kind::cell_integer)},
-               false, "at(M, q=e1, k=e2)", "M evaluated at query row e1 and key e2"),
   };
+}
+
+// The parameters of a function, from its signature: "x, lo, hi", or "x, y, .." if the last repeats.
+std::vector<Parameter> parameters_of(const OperatorFacts& facts) {
+  if (facts.types == OperandTypes::moved)
+    return {{"mask", Kind::condition},
+            {"q", Kind::cell_integer, true},
+            {"k", Kind::cell_integer, true}};
+  std::vector<Parameter> found;
+  for (std::string_view rest = facts.parameters; !rest.empty() && rest != "..";) {
+    const std::size_t comma = std::min(rest.find(", "), rest.size());
+    const bool is_first = found.empty();
+    Kind kind = Kind::cell_integer;
+    if (facts.types == OperandTypes::count) kind = Kind::condition;
+    if (facts.types == OperandTypes::choice) kind = is_first ? Kind::condition : Kind::any_value;
+    found.push_back({rest.substr(0, comma), kind});
+    rest.remove_prefix(std::min(comma + 2, rest.size()));
+  }
+  return found;
+}
+
+std::vector<NameForm> make_forms() {
+  std::vector<NameForm> forms = make_masks();
+  for (const OperatorFacts& facts : kOperators)
+    if (facts.is_function())
+      forms.push_back({facts.spelling, MaskForm::none, facts.op, parameters_of(facts),
+                       facts.most == kMany, facts.signature, facts.meaning});
+  return forms;
 }
 
 constexpr std::array<std::string_view, 7> kCellVariables = {"q",     "k",      "b",  "h",
                                                             "q_len", "kv_len", "pos"};
 
-constexpr std::array<std::string_view, 13> kKeywords = {
-    "let", "in", "and", "or", "xor", "not", "any", "all", "inf", "left", "right", "true", "false"};
+constexpr std::array<std::string_view, 9> kKeywords = {"let",  "in",    "any",  "all",  "inf",
+                                                       "left", "right", "true", "false"};
+
+bool is_operator_word(std::string_view word) {
+  return !word.empty() &&
+         std::any_of(std::begin(kOperators), std::end(kOperators),
+                     [&](const OperatorFacts& facts) { return facts.word == word; });
+}
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -176,7 +178,7 @@ std::span<const std::string_view> cell_variables() { return kCellVariables; }
 bool is_reserved(std::string_view word) {
   return std::find(kKeywords.begin(), kKeywords.end(), word) != kKeywords.end() ||
          std::find(kCellVariables.begin(), kCellVariables.end(), word) != kCellVariables.end() ||
-         !forms_of(word).empty();
+         is_operator_word(word) || !forms_of(word).empty();
 }
 
 bool is_identifier(std::string_view word) {

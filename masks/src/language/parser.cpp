@@ -10,7 +10,7 @@
 #include <optional>
 #include <utility>
 
-#include "language/precedence.hpp"
+#include "language/operators.hpp"
 #include "language/topk_shorthand.hpp"
 
 namespace fdma {
@@ -255,11 +255,8 @@ void Parser::parse_operand() {
       push_frame(FrameKind::group, ExprOp::named, token_.span.begin);
       advance();
       return;
-    case TokenKind::minus:
-      push_minus();
-      return;
-    case TokenKind::tilde:
-      push_not();
+    case TokenKind::op:
+      push_prefix();
       return;
     case TokenKind::assign:
       report_syntax("a comparison is written ==, and only arguments and lets have names");
@@ -288,21 +285,27 @@ void Parser::push_number(bool is_negative, std::int32_t begin) {
   advance();
 }
 
-void Parser::push_minus() {
+// An operator where an operand is expected: a prefix operator of the same spelling, if there is one.
+void Parser::push_prefix() {
+  const std::string_view spelled = spelling(token_.op);
+  const auto* facts = std::find_if(
+      std::begin(kOperators), std::end(kOperators),
+      [&](const OperatorFacts& other) { return other.is_prefix() && other.spelling == spelled; });
+  if (facts == std::end(kOperators)) {
+    report_syntax(fmt::format("expected an expression before {}", describe(token_)));
+    push(error_operand(token_.span));
+    return;
+  }
   const std::int32_t begin = token_.span.begin;
-  advance();
-  if (token_.kind == TokenKind::number) {
+  if (facts->op == ExprOp::negate && peek().kind == TokenKind::number) {
+    advance();
     push_number(true, begin);
     return;
   }
-  push_frame(FrameKind::prefix, ExprOp::negate, begin);
-}
-
-void Parser::push_not() {
-  if (precedence_of(frames_.back()) > kNot)
+  if (precedence_of(frames_.back()) > facts->binds)
     report_syntax(fmt::format("{} binds looser than the operator before it: put it in parentheses",
                               describe(token_)));
-  push_frame(FrameKind::prefix, ExprOp::logical_not, token_.span.begin);
+  push_frame(FrameKind::prefix, facts->op, begin);
   advance();
 }
 

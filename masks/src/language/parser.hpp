@@ -103,15 +103,15 @@ class Parser {
   void finish();
   void close_open_brackets();
   void parse_operand();
-  void push_not();
-  void push_minus();
+  void push_prefix();
   void push_number(bool is_negative, std::int32_t begin);
   void push_table();
   void push_word();
 
   // parser_operators.cpp: the tokens after an operand
   void parse_after_operand();
-  void push_operator(FrameKind kind, ExprOp op, int precedence);
+  void push_infix(ExprOp op);
+  void push_operator(FrameKind kind, ExprOp op, int reduced);
   void missing_operator();
   void close_paren();
   void close_bracket();

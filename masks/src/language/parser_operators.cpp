@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "language/operators.hpp"
 #include "language/parser.hpp"
-#include "language/precedence.hpp"
 
 namespace fdma {
 namespace {
@@ -32,37 +32,11 @@ int Parser::precedence_of(const Frame& frame) {
 
 void Parser::parse_after_operand() {
   switch (token_.kind) {
-    case TokenKind::pipe:
-      return push_operator(FrameKind::binary, ExprOp::logical_or, kOr);
-    case TokenKind::caret:
-      return push_operator(FrameKind::binary, ExprOp::logical_xor, kXor);
-    case TokenKind::ampersand:
-      return push_operator(FrameKind::binary, ExprOp::logical_and, kAnd);
-    case TokenKind::less:
-      return push_operator(FrameKind::comparison, ExprOp::less, kCompare);
-    case TokenKind::less_equal:
-      return push_operator(FrameKind::comparison, ExprOp::less_equal, kCompare);
-    case TokenKind::equal:
-      return push_operator(FrameKind::comparison, ExprOp::equal, kCompare);
-    case TokenKind::not_equal:
-      return push_operator(FrameKind::comparison, ExprOp::not_equal, kCompare);
-    case TokenKind::greater_equal:
-      return push_operator(FrameKind::comparison, ExprOp::greater_equal, kCompare);
-    case TokenKind::greater:
-      return push_operator(FrameKind::comparison, ExprOp::greater, kCompare);
-    case TokenKind::plus:
-      return push_operator(FrameKind::binary, ExprOp::add, kAdd);
-    case TokenKind::minus:
-      return push_operator(FrameKind::binary, ExprOp::sub, kAdd);
-    case TokenKind::star:
-      return push_operator(FrameKind::binary, ExprOp::mul, kMul);
-    case TokenKind::floor_div:
-      return push_operator(FrameKind::binary, ExprOp::floor_div, kMul);
-    case TokenKind::percent:
-      return push_operator(FrameKind::binary, ExprOp::mod, kMul);
+    case TokenKind::op:
+      return operator_facts(token_.op).is_infix() ? push_infix(token_.op) : missing_operator();
     case TokenKind::assign:
       report_syntax("a comparison is written ==");
-      return push_operator(FrameKind::comparison, ExprOp::equal, kCompare);
+      return push_infix(ExprOp::equal);
     case TokenKind::close_paren:
       return close_paren();
     case TokenKind::close_bracket:
@@ -80,9 +54,16 @@ void Parser::parse_after_operand() {
   }
 }
 
-void Parser::push_operator(FrameKind kind, ExprOp op, int precedence) {
+void Parser::push_infix(ExprOp op) {
+  const Precedence binds = fdma::precedence_of(op);
+  if (binds != kCompare) return push_operator(FrameKind::binary, op, binds);
   // Comparisons stay side by side on the stack, because they are reduced together, as a chain.
-  reduce_above(kind == FrameKind::comparison ? precedence + 1 : precedence);
+  push_operator(FrameKind::comparison, op, binds + 1);
+}
+
+// Pushes an operator after the frames that bind at least as tightly as `reduced` were reduced.
+void Parser::push_operator(FrameKind kind, ExprOp op, int reduced) {
+  reduce_above(reduced);
   push_frame(kind, op, token_.span.begin);
   advance();
   expects_operand_ = true;

@@ -23,8 +23,7 @@
 #include "fdma/masks/mask_expr.hpp"
 #include "fdma/masks/mask_names.hpp"
 #include "language/expr_interner.hpp"
-#include "language/precedence.hpp"
-#include "language/typing.hpp"
+#include "language/operators.hpp"
 
 namespace fdma {
 namespace {
@@ -193,12 +192,13 @@ void Writer::expand(ExprId id, int least_precedence) {
       expand_chain(id);
     } else if (own == kAtom) {
       expand_call(n);
-    } else if (n.op == ExprOp::logical_not || n.op == ExprOp::negate) {
+    } else if (operator_facts(n.op).is_prefix()) {
       // -(5) is the negation of 5; -5 would be a literal.
       const ExprNode& operand = node(n.children[0]);
       const bool is_number =
           n.op == ExprOp::negate && operand.op == ExprOp::literal && operand.value >= 0;
-      text_task(is_number ? "-(" : n.op == ExprOp::negate ? "-" : "~");
+      text_task(spelling(n.op));
+      if (is_number) text_task("(");
       node_task(n.children[0], own);
       if (is_number) text_task(")");
     } else {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "language/operators.hpp"
+
 namespace fdma {
 namespace {
 
@@ -31,11 +33,9 @@ std::string remedy(ExprType wanted) {
 std::string operand_name(const ExprNode& node, std::size_t child) {
   if (node.op == ExprOp::table) return fmt::format("index {}", child + 1);
   if (node.children.size() == 1) return "its operand";
-  if (node.op == ExprOp::any_of || node.op == ExprOp::all_of)
-    return child == 0 ? "its bound" : "its body";
-  const bool is_infix = (node.op >= ExprOp::add && node.op <= ExprOp::mod) ||
-                        (node.op >= ExprOp::less && node.op <= ExprOp::logical_xor);
-  if (is_infix) return child == 0 ? "its left side" : "its right side";
+  const OperatorFacts& facts = operator_facts(node.op);
+  if (facts.types == OperandTypes::quantifier) return child == 0 ? "its bound" : "its body";
+  if (facts.is_infix()) return child == 0 ? "its left side" : "its right side";
   return fmt::format("argument {}", child + 1);
 }
 
@@ -163,63 +163,49 @@ void Inference::check_named() {
 }
 
 ExprFacts Inference::run() {
-  facts_.type = ExprType::integer;
-  switch (node_.op) {
-    case ExprOp::literal:
+  facts_.type = ExprType::condition;
+  switch (operator_facts(node_.op).types) {
+    case OperandTypes::integers:
+      need_all(ExprType::integer);
+      facts_.type = ExprType::integer;
       break;
-    case ExprOp::variable:
+    case OperandTypes::comparison:
+      need_all(ExprType::integer);
+      break;
+    case OperandTypes::equality:
+      need_same(0, 1, "two sides");
+      break;
+    case OperandTypes::conditions:
+      need_all(ExprType::condition);
+      break;
+    case OperandTypes::count:
+      need_all(ExprType::condition);
+      facts_.type = ExprType::integer;
+      break;
+    case OperandTypes::choice:
+      need(0, ExprType::condition);
+      facts_.type = need_same(1, 2, "two branches");
+      break;
+    case OperandTypes::quantifier:
+      need(0, ExprType::integer);
+      need(1, ExprType::condition);
+      break;
+    case OperandTypes::moved:
+      need(0, ExprType::condition);
+      need(1, ExprType::integer);
+      need(2, ExprType::integer);
+      facts_.depends_on_cell = children_[1].depends_on_cell || children_[2].depends_on_cell;
+      break;
+    case OperandTypes::variable:
       check_variable();
       break;
-    case ExprOp::table:
+    case OperandTypes::entry:
       need_all(ExprType::integer);
       facts_.type = ExprType::table;
       facts_.is_whole_table = children_.empty();
       break;
-    case ExprOp::where:
-      need(0, ExprType::condition);
-      facts_.type = need_same(1, 2, "two branches");
-      break;
-    case ExprOp::from_bool:
-      need_all(ExprType::condition);
-      break;
-    case ExprOp::less:
-    case ExprOp::less_equal:
-    case ExprOp::greater:
-    case ExprOp::greater_equal:
-      need_all(ExprType::integer);
-      facts_.type = ExprType::condition;
-      break;
-    case ExprOp::equal:
-    case ExprOp::not_equal:
-      need_same(0, 1, "two sides");
-      facts_.type = ExprType::condition;
-      break;
-    case ExprOp::boolean:
-    case ExprOp::logical_and:
-    case ExprOp::logical_or:
-    case ExprOp::logical_xor:
-    case ExprOp::logical_not:
-      need_all(ExprType::condition);
-      facts_.type = ExprType::condition;
-      break;
-    case ExprOp::any_of:
-    case ExprOp::all_of:
-      need(0, ExprType::integer);
-      need(1, ExprType::condition);
-      facts_.type = ExprType::condition;
-      break;
-    case ExprOp::at:
-      need(0, ExprType::condition);
-      need(1, ExprType::integer);
-      need(2, ExprType::integer);
-      facts_.type = ExprType::condition;
-      facts_.depends_on_cell = children_[1].depends_on_cell || children_[2].depends_on_cell;
-      break;
-    case ExprOp::named:
+    case OperandTypes::mask:
       check_named();
-      break;
-    default:
-      need_all(ExprType::integer);
       break;
   }
   if (has_error_ || problem_) facts_.type = ExprType::error;
@@ -238,81 +224,6 @@ ExprFacts infer(const ExprNode& node, std::span<const ExprFacts> children,
   const ExprFacts facts = inference.run();
   problem = std::move(inference).problem();
   return facts;
-}
-
-const char* spelling(ExprOp op) {
-  switch (op) {
-    case ExprOp::literal:
-      return "number";
-    case ExprOp::variable:
-      return "variable";
-    case ExprOp::table:
-      return "table";
-    case ExprOp::add:
-      return "+";
-    case ExprOp::sub:
-    case ExprOp::negate:
-      return "-";
-    case ExprOp::mul:
-      return "*";
-    case ExprOp::floor_div:
-      return "//";
-    case ExprOp::mod:
-      return "%";
-    case ExprOp::min:
-      return "min";
-    case ExprOp::max:
-      return "max";
-    case ExprOp::abs:
-      return "abs";
-    case ExprOp::clamp:
-      return "clamp";
-    case ExprOp::shl:
-      return "shl";
-    case ExprOp::shr:
-      return "shr";
-    case ExprOp::bit_and:
-      return "bitand";
-    case ExprOp::bit_or:
-      return "bitor";
-    case ExprOp::bit_xor:
-      return "bitxor";
-    case ExprOp::where:
-      return "where";
-    case ExprOp::from_bool:
-      return "int";
-    case ExprOp::boolean:
-      return "boolean";
-    case ExprOp::less:
-      return "<";
-    case ExprOp::less_equal:
-      return "<=";
-    case ExprOp::equal:
-      return "==";
-    case ExprOp::not_equal:
-      return "!=";
-    case ExprOp::greater_equal:
-      return ">=";
-    case ExprOp::greater:
-      return ">";
-    case ExprOp::logical_and:
-      return "&";
-    case ExprOp::logical_or:
-      return "|";
-    case ExprOp::logical_xor:
-      return "^";
-    case ExprOp::logical_not:
-      return "~";
-    case ExprOp::any_of:
-      return "any";
-    case ExprOp::all_of:
-      return "all";
-    case ExprOp::at:
-      return "at";
-    case ExprOp::named:
-      return "name";
-  }
-  return "?";
 }
 
 }  // namespace fdma

@@ -43,7 +43,4 @@ ExprFacts infer(const ExprNode& node, std::span<const ExprFacts> children,
 /// True iff `facts` may be used where `wanted` (integer or condition) is needed.
 bool fits(const ExprFacts& facts, ExprType wanted);
 
-/// The operator as the language writes it: "<=", "min", "any".
-const char* spelling(ExprOp op);
-
 }  // namespace fdma

@@ -174,29 +174,15 @@ class FormReader {
   }
 
   std::optional<std::int64_t> operation(const ExprNode& node) const {
-    if (node.children.empty()) return std::nullopt;
+    if (node.children.empty() || node.op == ExprOp::named || node.op == ExprOp::at ||
+        node.op == ExprOp::any_of || node.op == ExprOp::all_of)
+      return std::nullopt;
+    std::vector<std::int64_t> operands;
     for (std::size_t i = 0; i < node.children.size(); ++i) {
       if (!child_value(node, i) || *child_value(node, i) == kUnbounded) return std::nullopt;
+      operands.push_back(*child_value(node, i));
     }
-    const std::int64_t a = *child_value(node, 0);
-    if (node.op == ExprOp::negate) return -a;
-    if (node.children.size() != 2) return std::nullopt;
-    const std::int64_t b = *child_value(node, 1);
-    std::int64_t result = 0;
-    switch (node.op) {
-      case ExprOp::add:
-        return a + b;
-      case ExprOp::sub:
-        return a - b;
-      case ExprOp::mul:
-        return __builtin_mul_overflow(a, b, &result) ? std::nullopt : std::optional(result);
-      case ExprOp::min:
-        return std::min(a, b);
-      case ExprOp::max:
-        return std::max(a, b);
-      default:
-        return std::nullopt;
-    }
+    return fold_operator(node.op, operands);
   }
 
   MaybeForm form_of_node(const ExprNode& node) const {

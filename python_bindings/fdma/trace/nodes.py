@@ -5,7 +5,6 @@ constants are folded.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -39,32 +38,14 @@ _make = _fdma.expr_node
 _loop_numbers = itertools.count()
 _LIMIT: Final = 1 << 63
 
-_FOLD: Final[dict[str, Callable[[int, int], int]]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "min": min,
-    "max": max,
-    "bit_and": operator.and_,
-    "bit_or": operator.or_,
-    "bit_xor": operator.xor,
-}
-_FOLD_POSITIVE: Final[dict[str, Callable[[int, int], int]]] = {
-    "floor_div": operator.floordiv,
-    "mod": operator.mod,
-}
-_FOLD_SHIFT: Final[dict[str, Callable[[int, int], int]]] = {
-    "shl": operator.lshift,
-    "shr": operator.rshift,
-}
-_COMPARE: Final[dict[str, Callable[[int, int], bool]]] = {
-    "less": operator.lt,
-    "less_equal": operator.le,
-    "equal": operator.eq,
-    "not_equal": operator.ne,
-    "greater_equal": operator.ge,
-    "greater": operator.gt,
-}
+
+def _fold(op: str, operands: tuple[Node, ...]) -> int | None:
+    """The value of an operation on numbers, None where it is undefined or a node is among them."""
+    numbers = [operand for operand in operands if isinstance(operand, int)]
+    if len(numbers) < len(operands) or not all(-_LIMIT < n < _LIMIT for n in numbers):
+        return None
+    value = _fdma.fold_expr(op, [int(n) for n in numbers])
+    return value if value != -_LIMIT else None
 
 
 def variable(name: str) -> ExprNode:
@@ -90,18 +71,12 @@ def lookup(symbol: str, indices: list[Node]) -> ExprNode:
 
 def arithmetic(op: str, a: Node, b: Node) -> Node:
     """add, sub, mul, floor_div, mod, min, max, shl, shr, bit_and, bit_or or bit_xor of integers."""
+    value = _fold(op, (a, b))
+    if value is not None:
+        return value
     if isinstance(a, int) and isinstance(b, int):
-        if op in _FOLD:
-            value = _FOLD[op](a, b)
-        elif op in _FOLD_POSITIVE and b > 0:
-            value = _FOLD_POSITIVE[op](a, b)
-        elif op in _FOLD_SHIFT and 0 <= b <= 62:
-            value = _FOLD_SHIFT[op](a, b)
-        else:
-            return _make(op, [lift(a), lift(b)])
-        if -_LIMIT < value < _LIMIT:
-            return value
-    elif isinstance(b, int):
+        return _make(op, [lift(a), lift(b)])
+    if isinstance(b, int):
         if b == 0 and op in ("add", "sub", "shl", "shr", "bit_or", "bit_xor"):
             return a
         if b == 1 and op in ("mul", "floor_div"):
@@ -115,9 +90,8 @@ def arithmetic(op: str, a: Node, b: Node) -> Node:
 
 def unary(op: str, a: Node) -> Node:
     """negate or abs of an integer."""
-    if isinstance(a, int):
-        return -a if op == "negate" else abs(a)
-    return _make(op, [a])
+    value = _fold(op, (a,))
+    return _make(op, [lift(a)]) if value is None else value
 
 
 def clamp(a: Node, lo: Node, hi: Node) -> Node:
@@ -129,9 +103,8 @@ def clamp(a: Node, lo: Node, hi: Node) -> Node:
 
 def compare(op: str, a: Node, b: Node) -> Node:
     """A comparison of integers; equal and not_equal of conditions too."""
-    if isinstance(a, int) and isinstance(b, int):
-        return _COMPARE[op](a, b)
-    return _make(op, [lift(a), lift(b)])
+    value = _fold(op, (a, b))
+    return _make(op, [lift(a), lift(b)]) if value is None else bool(value)
 
 
 def negation(a: Node) -> Node:

@@ -1,8 +1,10 @@
 // ExprNode and Expr, on which the Python classes MaskExpr, IntExpr and TableExpr are built.
 #include <nanobind/operators.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
@@ -34,6 +36,11 @@ NodeHandle expr_node(std::string_view op, const std::vector<NodeHandle>& operand
 NodeHandle named_node(std::string_view name, const std::vector<NodeHandle>& operands,
                       std::vector<std::string> keywords) {
   return value_or_throw(make_named(name, operands, std::move(keywords)));
+}
+
+std::optional<std::int64_t> fold_expr(std::string_view op,
+                                      const std::vector<std::int64_t>& operands) {
+  return value_or_throw(fold_operation(op, operands));
 }
 
 MaskExpr parse_expr(std::string_view text) {
@@ -95,6 +102,12 @@ void bind_expr(nb::module_& module) {
              nb::arg("operands") = std::vector<NodeHandle>{}, nb::arg("value") = 0,
              nb::arg("symbol") = "",
              "Returns the operation of a name. Named masks are made by named_node.");
+  module.def("fold_expr", &fold_expr, nb::arg("op"), nb::arg("operands"),
+             "Returns the value of an operation on numbers, conditions being 0 and 1. It is\n"
+             "None where the value is undefined.");
+  module.def("operator_names", &operator_names,
+             "Returns three names of each operation: the one here, the one in texts, and the\n"
+             "method or function of Python.");
   module.def("named_node", &named_node, nb::arg("name"), nb::arg("operands"), nb::arg("keywords"),
              "Returns a named mask. The keyword of an operand that is given by position is\n"
              "\"\".");

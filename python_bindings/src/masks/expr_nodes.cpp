@@ -30,51 +30,38 @@ using mask::BuilderNode;
 using mask::BuilderNodePtr;
 using Names = std::map<std::string, std::string>;
 
-constexpr std::size_t kUnbounded = ~std::size_t{0};
+constexpr std::size_t kMany = ~std::size_t{0};
 struct Operation {
   std::string_view name;
   ExprOp op;
   std::size_t least;
   std::size_t most;
+  std::string_view spelling;
+  std::string_view python;
 };
 constexpr Operation kOperations[] = {
-    {"literal", ExprOp::literal, 0, 0},
-    {"variable", ExprOp::variable, 0, 0},
-    {"table", ExprOp::table, 0, 4},
-    {"add", ExprOp::add, 2, 2},
-    {"sub", ExprOp::sub, 2, 2},
-    {"mul", ExprOp::mul, 2, 2},
-    {"floor_div", ExprOp::floor_div, 2, 2},
-    {"mod", ExprOp::mod, 2, 2},
-    {"negate", ExprOp::negate, 1, 1},
-    {"min", ExprOp::min, 2, kUnbounded},
-    {"max", ExprOp::max, 2, kUnbounded},
-    {"abs", ExprOp::abs, 1, 1},
-    {"clamp", ExprOp::clamp, 3, 3},
-    {"shl", ExprOp::shl, 2, 2},
-    {"shr", ExprOp::shr, 2, 2},
-    {"bit_and", ExprOp::bit_and, 2, 2},
-    {"bit_or", ExprOp::bit_or, 2, 2},
-    {"bit_xor", ExprOp::bit_xor, 2, 2},
-    {"where", ExprOp::where, 3, 3},
-    {"from_bool", ExprOp::from_bool, 1, 1},
-    {"boolean", ExprOp::boolean, 0, 0},
-    {"less", ExprOp::less, 2, 2},
-    {"less_equal", ExprOp::less_equal, 2, 2},
-    {"equal", ExprOp::equal, 2, 2},
-    {"not_equal", ExprOp::not_equal, 2, 2},
-    {"greater_equal", ExprOp::greater_equal, 2, 2},
-    {"greater", ExprOp::greater, 2, 2},
-    {"logical_and", ExprOp::logical_and, 2, 2},
-    {"logical_or", ExprOp::logical_or, 2, 2},
-    {"logical_xor", ExprOp::logical_xor, 2, 2},
-    {"logical_not", ExprOp::logical_not, 1, 1},
-    {"any_of", ExprOp::any_of, 2, 2},
-    {"all_of", ExprOp::all_of, 2, 2},
-    {"at", ExprOp::at, 3, 3},
+#define FDMA_OPERATOR(name, spelling, word, binds, least, most, types, parameters, python, ...) \
+  {#name, ExprOp::name, least, most, spelling, python},
+#define FDMA_LANGUAGE_OPERATOR FDMA_OPERATOR
+#include "fdma/masks/operators.def"
 };
 
 Error invalid(std::string message) { return {ErrorCode::invalid_argument, std::move(message)}; }
+
+// The operation of a name, for this number of operands.
+Result<const Operation*> find_operation(std::string_view name, std::size_t num_operands) {
+  const auto* found = std::find_if(
+      std::begin(kOperations), std::end(kOperations),
+      [&](const Operation& known) { return known.name == name && known.op != ExprOp::named; });
+  if (found == std::end(kOperations)) return invalid(fmt::format("op: no operation '{}'", name));
+  if (num_operands >= found->least && num_operands <= found->most) return found;
+  return invalid(fmt::format("{}: expected {} operands, got {}", name,
+                             found->most == kMany ? "two or more"
+                             : found->least == found->most
+                                 ? fmt::format("{}", found->least)
+                                 : fmt::format("{} to {}", found->least, found->most),
+                             num_operands));
+}
 
 std::vector<BuilderNodePtr> pointers(const std::vector<NodeHandle>& operands) {
   std::vector<BuilderNodePtr> result;
@@ -247,19 +234,18 @@ bool is_too_long(const std::vector<BuilderNodePtr>& nodes, const Naming& naming)
 
 }  // namespace
 
+std::vector<NameTriple> operator_names() {
+  std::vector<NameTriple> names;
+  for (const Operation& known : kOperations)
+    if (!known.python.empty())
+      names.emplace_back(std::string(known.name), std::string(known.spelling),
+                         std::string(known.python));
+  return names;
+}
+
 Result<NodeHandle> make_operation(std::string_view op, const std::vector<NodeHandle>& operands,
                                   std::int64_t value, std::string symbol) {
-  const auto* found = std::find_if(std::begin(kOperations), std::end(kOperations),
-                                   [&](const Operation& known) { return known.name == op; });
-  if (found == std::end(kOperations)) return invalid(fmt::format("op: no operation '{}'", op));
-  if (operands.size() < found->least || operands.size() > found->most) {
-    return invalid(fmt::format("{}: expected {} operands, got {}", op,
-                               found->most == kUnbounded ? "two or more"
-                               : found->least == found->most
-                                   ? fmt::format("{}", found->least)
-                                   : fmt::format("{} to {}", found->least, found->most),
-                               operands.size()));
-  }
+  FDMA_TRY(const Operation* found, find_operation(op, operands.size()));
   bool depends_on_cell = false;
   for (const NodeHandle& operand : operands) depends_on_cell |= operand.depends_on_cell;
   if (found->op == ExprOp::at)
@@ -272,6 +258,15 @@ Result<NodeHandle> make_operation(std::string_view op, const std::vector<NodeHan
   }
   return NodeHandle{mask::make_node(found->op, pointers(operands), value, std::move(symbol)),
                     depends_on_cell};
+}
+
+Result<std::optional<std::int64_t>> fold_operation(std::string_view op,
+                                                   const std::vector<std::int64_t>& operands) {
+  FDMA_TRY(const Operation* found, find_operation(op, operands.size()));
+  const bool has_value = !operands.empty() && found->op != ExprOp::table && !is_loop(found->op) &&
+                         found->op != ExprOp::at;
+  if (!has_value) return invalid(fmt::format("{}: no operation on numbers", op));
+  return fold_operator(found->op, operands);
 }
 
 Result<NodeHandle> make_named(std::string_view name, const std::vector<NodeHandle>& operands,

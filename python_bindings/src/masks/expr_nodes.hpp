@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,19 @@ inline constexpr char kAutomaticLoop = '%';
 /// Errors      invalid_argument: no such operation, or another number of operands than it takes
 Result<NodeHandle> make_operation(std::string_view op, const std::vector<NodeHandle>& operands,
                                   std::int64_t value, std::string symbol);
+
+/// The value of an operation on integers and conditions (0 or 1) that are known; nothing where it is
+/// undefined.
+///
+/// Errors      invalid_argument: no such operation, no operation on numbers, or another number of
+///             operands than it takes
+Result<std::optional<std::int64_t>> fold_operation(std::string_view op,
+                                                   const std::vector<std::int64_t>& operands);
+
+using NameTriple = std::tuple<std::string, std::string, std::string>;
+/// Of each operation that has a name in Python: its name here, in texts, and in Python (a method of
+/// an expression or a function of the package).
+std::vector<NameTriple> operator_names();
 
 /// A named mask. `keywords` has an entry for each operand: the name of a keyword-only parameter of
 /// the form, or "". topk without `among` is a shorthand that build() completes.

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,46 +12,22 @@
 
 namespace fdma {
 
-/// Operators of the mask language (docs/spec-language.md). Operands are the node's children in
-/// source order.
+/// Operators of the mask language (docs/spec-language.md): the rows of operators.def, which has
+/// their spellings, types and meanings. Operands are the node's children in source order.
+///
+/// literal     value
+/// variable    symbol: q k b h q_len kv_len pos, or the variable of an enclosing any / all
+/// table       symbol: table name; children: 0 to 4 indices; type: that of the bound table
+/// boolean     value 0 or 1: the literals false, true
+/// where       condition, then, else; both branches are integers or both are conditions
+/// any_of      symbol: bound variable; children: bound n, condition; likewise all_of
+/// at          children: mask, q, k: the mask evaluated at other indices
+/// named       symbol: the name of a named mask; children and arg_names: its arguments
+/// A chain a < b < c is logical_and of comparisons.
 enum class ExprOp : std::uint8_t {
-  // integers
-  literal,   ///< value
-  variable,  ///< symbol: q k b h q_len kv_len pos, or the variable of an enclosing any / all
-  table,     ///< symbol: table name; children: 0 to 4 indices; type: that of the bound table
-  add,
-  sub,
-  mul,
-  floor_div,
-  mod,
-  negate,
-  min,
-  max,  ///< two or more children
-  abs,
-  clamp,
-  shl,
-  shr,
-  bit_and,
-  bit_or,
-  bit_xor,    ///< these three are bitand(), bitor(), bitxor()
-  where,      ///< condition, then, else; both branches are integers or both are conditions
-  from_bool,  ///< int(condition)
-  // conditions
-  boolean,  ///< value 0 or 1: the literals false, true
-  less,
-  less_equal,
-  equal,
-  not_equal,
-  greater_equal,
-  greater,  ///< a chain a < b < c is logical_and of comparisons
-  logical_and,
-  logical_or,
-  logical_xor,
-  logical_not,
-  any_of,
-  all_of,  ///< symbol: bound variable; children: bound n, condition; likewise any_of
-  at,      ///< children: mask, q, k: the mask evaluated at other indices
-  named,   ///< symbol: the name of a named mask; children and arg_names: its arguments
+#define FDMA_OPERATOR(name, ...) name,
+#define FDMA_LANGUAGE_OPERATOR(name, ...) name,
+#include "fdma/masks/operators.def"
 };
 
 using ExprId = std::int32_t;
@@ -113,6 +91,12 @@ std::string to_text(const MaskExpr& expr);
 
 /// One node per line, for --dump expr and golden tests.
 std::string dump(const MaskExpr& expr);
+
+/// The value of an operator on known integers and conditions (0 or 1); nothing where it is
+/// undefined. Not for operators without operands, at, loops and named masks.
+///
+/// Example     fold_operator(ExprOp::floor_div, {-7, 2}) is -4
+std::optional<std::int64_t> fold_operator(ExprOp op, std::span<const std::int64_t> operands);
 
 /// The names of all tables mentioned, sorted, without duplicates.
 std::vector<std::string> table_names(const MaskExpr& expr);

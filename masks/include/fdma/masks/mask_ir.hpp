@@ -14,43 +14,22 @@
 
 namespace fdma {
 
+/// Operators of programs: the rows of operators.def. Integers have 64 bits.
+///
+/// constant    value
+/// q, k        the row and the key of the cell
+/// loop        the variable of the enclosing any_of / all_of node with the same `value`
+/// lookup      value: index into tables, an integer table; children: one index per dimension
+/// boolean     value 0 or 1
+/// test        lookup in a boolean table
+/// where       condition, integer, integer; where_condition has three conditions
+/// equal       compares integers, like less, less_equal and not_equal; a > b is written b < a
+/// any_of      value: id of the loop variable; child 0: bound n (mentions neither q nor k nor
+///             loops); child 1: condition; likewise all_of
 enum class IrOp : std::uint8_t {
-  // integers (64-bit)
-  constant,  ///< value
-  q,
-  k,       ///< q and k are the cell's row and key
-  loop,    ///< the variable of the enclosing any_of / all_of node with the same `value`
-  lookup,  ///< value: index into tables; children: one index per dimension; integer table
-  add,
-  sub,
-  mul,
-  floor_div,
-  mod,
-  min,
-  max,
-  abs,
-  shl,
-  shr,
-  bit_and,
-  bit_or,
-  bit_xor,
-  where,      ///< condition, integer, integer
-  from_bool,  ///< 1 where the condition holds, else 0
-  // conditions
-  boolean,  ///< value 0 or 1
-  test,     ///< lookup in a boolean table: children as lookup
-  less,
-  less_equal,
-  equal,
-  not_equal,  ///< these four compare integers (a > b is written b < a)
-  logical_and,
-  logical_or,
-  logical_xor,
-  logical_not,
-  where_condition,  ///< condition, condition, condition
-  any_of,
-  all_of,  ///< value: id of the loop variable; child 0: bound n (mentions neither q nor k nor
-           ///< loops); child 1: condition; likewise any_of
+#define FDMA_OPERATOR(name, ...) name,
+#define FDMA_PROGRAM_OPERATOR(name) name,
+#include "fdma/masks/operators.def"
 };
 
 /// True for the operators from `boolean` on.

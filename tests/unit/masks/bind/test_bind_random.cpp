@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "fdma/masks/mask_ir.hpp"
+#include "ir/box_ranges.hpp"
 #include "ir/ir_interpreter.hpp"
-#include "ir/range.hpp"
 #include "ir/simplify.hpp"
 #include "oracle.hpp"
 #include "random_expr.hpp"
@@ -20,11 +20,11 @@ namespace {
 // Checks one (batch, head) pair: the cells, that the program is canonical, and that its ranges hold
 // at every cell.
 void check_program(const IrProgram& program, const std::vector<std::uint8_t>& expected) {
-  testing::IrInterpreter interpreter(program);
+  ir_test::IrInterpreter interpreter(program);
   ASSERT_EQ(interpreter.cells(), expected) << dump(program);
   EXPECT_EQ(dump(simplify(program)), dump(program)) << "not idempotent";
   if (expected.empty()) return;
-  RangeAnalysis ranges(program);
+  ir_test::BoxRanges ranges(program);
   const NodeRange root = ranges.root({0, program.q_len, 0, program.kv_len});
   bool has_undefined = false;
   for (const std::uint8_t cell : expected) {

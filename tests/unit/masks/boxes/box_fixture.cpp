@@ -2,152 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
-#include <map>
+
+#include "ir/ir_interpreter.hpp"
 
 namespace fdma::box_test {
 namespace {
-
-__extension__ typedef __int128 Wide;
-
-struct Value {
-  bool is_defined = true;
-  std::int64_t number = 0;
-};
-
-std::optional<std::int64_t> checked(Wide value) {
-  if (value < std::numeric_limits<std::int64_t>::min() ||
-      value > std::numeric_limits<std::int64_t>::max()) {
-    return std::nullopt;
-  }
-  return static_cast<std::int64_t>(value);
-}
-
-Value make(std::optional<std::int64_t> value) { return {value.has_value(), value.value_or(0)}; }
-
-Value arithmetic(IrOp op, std::int64_t a, std::int64_t b) {
-  Wide quotient = b > 0 ? Wide{a} / b : 0;
-  if (b > 0 && quotient * b > a) --quotient;
-  switch (op) {
-    case IrOp::add:
-      return make(checked(Wide{a} + b));
-    case IrOp::sub:
-      return make(checked(Wide{a} - b));
-    case IrOp::mul:
-      return make(checked(Wide{a} * b));
-    case IrOp::floor_div:
-      return b <= 0 ? Value{false} : make(checked(quotient));
-    case IrOp::mod:
-      return b <= 0 ? Value{false} : make(checked(a - quotient * b));
-    case IrOp::min:
-      return {true, std::min(a, b)};
-    case IrOp::max:
-      return {true, std::max(a, b)};
-    case IrOp::abs:
-      return make(checked(a < 0 ? -Wide{a} : Wide{a}));
-    case IrOp::shl:
-      return b < 0 || b > 62 ? Value{false} : make(checked(Wide{a} * (std::int64_t{1} << b)));
-    case IrOp::shr:
-      return b < 0 || b > 62 ? Value{false} : Value{true, a >> b};
-    case IrOp::bit_and:
-      return {true, a & b};
-    case IrOp::bit_or:
-      return {true, a | b};
-    default:
-      return {true, a ^ b};
-  }
-}
-
-struct Evaluator {
-  const IrProgram& program;
-  std::int64_t q;
-  std::int64_t k;
-  std::map<std::int64_t, std::int64_t> loops;
-
-  Value of(IrId id) {
-    const IrNode& n = program.node(id);
-    const auto child = [&](int c) { return of(n.children[c]); };
-    switch (n.op) {
-      case IrOp::constant:
-      case IrOp::boolean:
-        return {true, n.value};
-      case IrOp::q:
-        return {true, q};
-      case IrOp::k:
-        return {true, k};
-      case IrOp::loop:
-        return {true, loops.at(n.value)};
-      case IrOp::lookup:
-      case IrOp::test: {
-        const IrTable& table = program.tables[static_cast<std::size_t>(n.value)];
-        std::int64_t flat = 0;
-        for (int c = 0; c < n.num_children; ++c) {
-          const Value index = child(c);
-          if (!index.is_defined || index.number < 0 || index.number >= table.extents[c]) {
-            return {false};
-          }
-          flat = flat * table.extents[c] + index.number;
-        }
-        return {true, table.at(flat)};
-      }
-      case IrOp::where:
-      case IrOp::where_condition: {
-        const Value condition = child(0);
-        if (!condition.is_defined) return {false};
-        return child(condition.number != 0 ? 1 : 2);
-      }
-      case IrOp::from_bool:
-        return child(0);
-      case IrOp::logical_not: {
-        const Value a = child(0);
-        return {a.is_defined, a.number == 0 ? 1 : 0};
-      }
-      case IrOp::logical_and:
-      case IrOp::logical_or: {
-        const std::int64_t decisive = n.op == IrOp::logical_or ? 1 : 0;
-        const Value a = child(0);
-        const Value b = child(1);
-        if ((a.is_defined && a.number == decisive) || (b.is_defined && b.number == decisive)) {
-          return {true, decisive};
-        }
-        return {a.is_defined && b.is_defined, 1 - decisive};
-      }
-      case IrOp::any_of:
-      case IrOp::all_of: {
-        const std::int64_t decisive = n.op == IrOp::any_of ? 1 : 0;
-        const Value bound = child(0);
-        if (!bound.is_defined) return {false};
-        bool is_defined = true;
-        for (std::int64_t i = 0; i < bound.number; ++i) {
-          loops[n.value] = i;
-          const Value body = child(1);
-          if (body.is_defined && body.number == decisive) return {true, decisive};
-          is_defined = is_defined && body.is_defined;
-        }
-        return {is_defined, 1 - decisive};
-      }
-      default:
-        break;
-    }
-    const Value a = child(0);
-    const Value b = n.num_children > 1 ? child(1) : a;
-    if (!a.is_defined || !b.is_defined) return {false};
-    switch (n.op) {
-      case IrOp::less:
-        return {true, a.number < b.number};
-      case IrOp::less_equal:
-        return {true, a.number <= b.number};
-      case IrOp::equal:
-        return {true, a.number == b.number};
-      case IrOp::not_equal:
-        return {true, a.number != b.number};
-      case IrOp::logical_xor:
-        return {true, a.number ^ b.number};
-      default:
-        return arithmetic(n.op, a.number, b.number);
-    }
-  }
-};
 
 template <class T>
 std::shared_ptr<const void> store(const std::vector<std::int64_t>& values) {
@@ -217,9 +76,8 @@ const IrProgram& ProgramBuilder::finish(IrId root) {
 }
 
 std::optional<bool> evaluate_cell(const IrProgram& program, std::int64_t q, std::int64_t k) {
-  const Value value = Evaluator{program, q, k, {}}.of(program.root);
-  if (!value.is_defined) return std::nullopt;
-  return value.number != 0;
+  const reference::Value value = ir_test::IrInterpreter(program).cell(q, k);
+  return value.is_defined ? std::optional(value.value != 0) : std::nullopt;
 }
 
 std::vector<std::uint8_t> cells_of(const SegmentMask& mask) {

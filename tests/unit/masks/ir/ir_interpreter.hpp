@@ -4,12 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "fdma/masks/mask_ir.hpp"
 #include "three_valued.hpp"
 
-namespace fdma::testing {
+namespace fdma::ir_test {
 
 class IrInterpreter {
  public:
@@ -73,6 +74,12 @@ inline reference::Value IrInterpreter::quantify(const IrNode& node) {
 inline reference::Value IrInterpreter::evaluate(IrId id) {
   const IrNode& node = program_.node(id);
   const auto x = [&](int i) { return evaluate(node.children[i]); };
+  const auto apply = [&]<class Rule>(Rule rule) {
+    if constexpr (std::is_invocable_v<Rule, reference::Value, reference::Value>)
+      return rule(x(0), x(1));
+    else
+      return rule(x(0));
+  };
   switch (node.op) {
     case IrOp::constant:
     case IrOp::boolean:
@@ -86,32 +93,11 @@ inline reference::Value IrInterpreter::evaluate(IrId id) {
     case IrOp::lookup:
     case IrOp::test:
       return look_up(node);
-    case IrOp::add:
-      return reference::add(x(0), x(1));
-    case IrOp::sub:
-      return reference::sub(x(0), x(1));
-    case IrOp::mul:
-      return reference::mul(x(0), x(1));
-    case IrOp::floor_div:
-      return reference::floor_div(x(0), x(1));
-    case IrOp::mod:
-      return reference::mod(x(0), x(1));
-    case IrOp::min:
-      return reference::min(x(0), x(1));
-    case IrOp::max:
-      return reference::max(x(0), x(1));
-    case IrOp::abs:
-      return reference::abs(x(0));
-    case IrOp::shl:
-      return reference::shl(x(0), x(1));
-    case IrOp::shr:
-      return reference::shr(x(0), x(1));
-    case IrOp::bit_and:
-      return reference::bit_and(x(0), x(1));
-    case IrOp::bit_or:
-      return reference::bit_or(x(0), x(1));
-    case IrOp::bit_xor:
-      return reference::bit_xor(x(0), x(1));
+#define FDMA_ARITHMETIC(name, ...) \
+  case IrOp::name:                 \
+    return apply(                  \
+        [](auto... v) -> decltype(reference::name(v...)) { return reference::name(v...); });
+#include "fdma/masks/operators.def"
     case IrOp::where:
     case IrOp::where_condition: {
       const reference::Value which = x(0);
@@ -143,4 +129,4 @@ inline reference::Value IrInterpreter::evaluate(IrId id) {
   return reference::kUndefined;
 }
 
-}  // namespace fdma::testing
+}  // namespace fdma::ir_test
