@@ -17,8 +17,8 @@
 
 #include "algebra/column_window.hpp"
 #include "algebra/combine_segments.hpp"
-#include "fdma/formats/band_algebra.hpp"
 #include "bands/from_segment.hpp"
+#include "fdma/formats/band_algebra.hpp"
 #include "segment/bit_copy.hpp"
 
 namespace fdma {

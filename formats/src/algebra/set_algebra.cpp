@@ -16,9 +16,9 @@
 #include <utility>
 
 #include "algebra/combine_segments.hpp"
-#include "fdma/formats/band_algebra.hpp"
 #include "bands/from_segment.hpp"
 #include "fdma/base/parallel.hpp"
+#include "fdma/formats/band_algebra.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/served_pairs.hpp"
 

@@ -3,9 +3,9 @@
 #include <rapidcheck.h>
 
 #include "algebra/combine_segments.hpp"
-#include "fdma/formats/band_algebra.hpp"
 #include "bands/from_segment.hpp"
 #include "cell_oracle.hpp"
+#include "fdma/formats/band_algebra.hpp"
 #include "fdma/formats/validate.hpp"
 
 namespace fdma {
