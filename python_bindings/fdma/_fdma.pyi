@@ -1481,6 +1481,9 @@ def fold_expr(op: str, operands: Sequence[int]) -> int | None:
     The value of an operation on numbers, conditions being 0 and 1; None where it is undefined.
     """
 
+def named_masks() -> list[tuple[str, str, str]]:
+    """Of each form of a named mask its name, its signature and an example."""
+
 def operator_names() -> list[tuple[str, str, str]]:
     """
     Of each operation its name here, in texts, and in Python: a method or a function.

@@ -159,14 +159,10 @@ class Checker {
       if (!child.is_argument && child.is_condition) return wrong_type(id, i, false);
       if (checked_.node(node.children[i]).op != ExprOp::table) continue;
       const int rank = tables_.whole(checked_.node(node.children[i]).symbol).rank;
-      note_batch_extent(form->form, rank);
+      checked_.table_varies_by_batch |= rank > rank_of(form->parameters[i].table);
+      checked_.table_varies_by_head |= rank == 4;
     }
     return {};
-  }
-
-  void note_batch_extent(MaskForm form, int rank) {
-    checked_.table_varies_by_batch |= rank > rank_without_batch(form);
-    checked_.table_varies_by_head |= rank == 4;
   }
 
   Result<void> check(ExprId id) {
@@ -227,23 +223,6 @@ std::vector<bool> reachable_nodes(const MaskExpr& expr) {
       for (const ExprId child : expr.nodes()[id].children)
         is_reachable[static_cast<std::size_t>(child)] = true;
   return is_reachable;
-}
-
-int rank_without_batch(MaskForm form) {
-  switch (form) {
-    case MaskForm::prefix:
-    case MaskForm::padding:
-    case MaskForm::padding_side:
-      return 0;
-    case MaskForm::intervals:
-    case MaskForm::rows:
-    case MaskForm::tiles:
-    case MaskForm::bits:
-    case MaskForm::topk:
-      return 2;
-    default:
-      return 1;
-  }
 }
 
 std::vector<std::string> mentioned_tables(const MaskExpr& expr) {

@@ -40,9 +40,6 @@ struct CheckedExpr {
 /// For each node, whether it can be reached from the root.
 std::vector<bool> reachable_nodes(const MaskExpr& expr);
 
-/// Number of dimensions of a named mask's tables, without an extent for batch elements in front.
-int rank_without_batch(MaskForm form);
-
 /// Names of the tables that nodes reachable from the root mention, sorted.
 std::vector<std::string> mentioned_tables(const MaskExpr& expr);
 

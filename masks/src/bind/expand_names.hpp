@@ -1,8 +1,9 @@
-// Named masks as ordinary programs: one function per named mask of docs/spec-language.md.
+// Named masks as ordinary programs: the texts of prelude.def, bound to the arguments of a node.
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bind/check.hpp"
@@ -20,13 +21,18 @@ struct BoundPair {
   std::int64_t kv_len;
 };
 
+/// A number, or a condition, by its name in the text of a form; the node -1 is inf.
+using NamedNumber = std::pair<std::string_view, IrId>;
+
+/// any over intervals is written out for up to this many intervals a key or query.
+inline constexpr std::int64_t kMostIntervalsWrittenOut = 64;
+
 /// A named mask whose arguments were read, ready to be expanded at any q and k.
 struct NameInstance {
-  MaskForm form = MaskForm::none;
-  std::vector<IrId> numbers;  ///< integer arguments in order; -1 for inf
-  std::vector<TableRef> tables;
-  std::vector<std::int64_t> values;  ///< derived numbers; the form defines their meaning
-  bool is_left = false;
+  const MaskExpr* text = nullptr;    ///< of the prelude
+  std::vector<NamedNumber> numbers;  ///< arguments and derived numbers
+  /// Arguments and derived tables. A list of intervals that is written out has a table for each.
+  std::vector<std::pair<std::string_view, std::vector<TableRef>>> tables;
 };
 
 /// Gives loops their ids: one per depth and bound.
@@ -53,51 +59,55 @@ class NameExpander {
         loops_(loops),
         kept_(checked.facts.size()) {}
 
-  /// Reads the arguments of a named node. `numbers` are its integer arguments (-1 for inf) for this
-  /// pair.
+  /// Reads the arguments of a named node. `numbers` are its integer arguments for this pair.
   ///
   /// Errors      invalid_argument, shape_mismatch: arguments that docs/spec-language.md forbids
-  Result<NameInstance> prepare(ExprId id, std::vector<IrId> numbers, const BoundPair& pair);
+  Result<NameInstance> prepare(ExprId id, std::vector<NamedNumber> numbers, const BoundPair& pair);
 
   /// The mask at query row q and key k, inside `loop_depth` loops.
   IrId expand(const NameInstance& mask, const BoundPair& pair, IrId q, IrId k,
               std::int64_t loop_depth);
 
  private:
-  /// The tables derived for a node, and their sources.
+  /// The tables and numbers of a form that come from the caller's tables, and their sources.
   struct Kept {
     bool is_known = false;
-    const void* data[2] = {nullptr, nullptr};
-    std::int64_t q_len = -1, kv_len = -1;
-    std::vector<TableRef> tables;
-    std::vector<std::int64_t> values;
+    std::vector<const void*> sources;
+    std::int64_t kv_len = -1;
+    std::vector<std::pair<std::string_view, TableRef>> tables;
+    std::vector<std::pair<std::string_view, std::int64_t>> values;
+  };
+  struct Scope;
+
+  /// A table of the caller by the name of its parameter.
+  struct NamedTable {
+    std::string_view name;
+    IrTable table;
   };
 
-  Result<void> read_tables(ExprId id, const BoundPair& pair, NameInstance& mask);
-  Result<void> derive(ExprId id, const std::vector<IrTable>& sources, const BoundPair& pair,
+  // expand_names_tables.cpp
+  Result<void> read_table(ExprId id, std::size_t argument, const BoundPair& pair,
+                          NameInstance& mask, std::vector<NamedTable>& sources);
+  Result<void> derive(ExprId id, const std::vector<NamedTable>& sources, const BoundPair& pair,
                       NameInstance& mask);
-  Result<void> read_per_element(ExprId id, const BoundPair& pair, NameInstance& mask);
-  Result<void> read_dense(ExprId id, const BoundPair& pair, NameInstance& mask);
+  Result<void> derive_anew(ExprId id, const std::vector<NamedTable>& sources, const BoundPair& pair,
+                           Kept& kept);
+  Result<void> read_per_element(ExprId id, std::size_t argument, const BoundPair& pair,
+                                NameInstance& mask);
+  Result<void> read_flags(ExprId id, std::size_t argument, const BoundPair& pair,
+                          NameInstance& mask);
   Result<void> read_interval_lists(ExprId id, const BoundPair& pair, NameInstance& mask);
-  Result<void> check_numbers(ExprId id, const BoundPair& pair, const NameInstance& mask) const;
-  Result<void> check_canvas(ExprId id, const BoundPair& pair, const NameInstance& mask) const;
   TableRequest request(ExprId id, std::size_t argument) const;
   IrTable cut(IrTable table, std::int64_t rows, std::int64_t columns) const;
 
-  IrId both(IrId a, IrId b) { return builder_.make(IrOp::logical_and, a, b); }
-  IrId either(IrId a, IrId b) { return builder_.make(IrOp::logical_or, a, b); }
-  IrId at_most(IrId a, IrId b) { return builder_.make(IrOp::less_equal, a, b); }
-  IrId below(IrId a, IrId b) { return builder_.make(IrOp::less, a, b); }
-  IrId same(IrId a, IrId b) { return builder_.make(IrOp::equal, a, b); }
-  IrId minus(IrId a, IrId b) { return builder_.make(IrOp::sub, a, b); }
-  IrId plus(IrId a, IrId b) { return builder_.make(IrOp::add, a, b); }
-  IrId entry(const TableRef& table, IrId i) { return builder_.lookup(table, {&i, 1}); }
-  IrId within(IrId lo, IrId x, IrId hi) { return both(at_most(lo, x), below(x, hi)); }
-  IrId same_document(const TableRef& ids, IrId pos, IrId k, IrId in_keys);
-  IrId interval_lists(const NameInstance& mask, IrId index, IrId position, std::int64_t loop_depth);
-  IrId tree(const NameInstance& mask, IrId pos, IrId k, IrId in_keys);
-  IrId block_diffusion(const NameInstance& mask, IrId pos, IrId k);
-  IrId natten(const NameInstance& mask, IrId pos, IrId k);
+  // expand_names_checks.cpp
+  Result<void> check_numbers(ExprId id, const BoundPair& pair, const NameInstance& mask) const;
+  Result<void> check_canvas(ExprId id, const BoundPair& pair, const NameInstance& mask) const;
+
+  IrId evaluate(ExprId id, Scope& scope);
+  IrId compute(ExprId id, Scope& scope);
+  IrId quantifier(const ExprNode& node, Scope& scope);
+  IrId nested(const ExprNode& node, const Scope& scope);
 
   const CheckedExpr& checked_;
   const BoundTables& tables_;
@@ -107,5 +117,14 @@ class NameExpander {
   LoopIds& loops_;
   std::vector<Kept> kept_;
 };
+
+/// The entry of a name among the numbers or tables of an instance; null if it has none.
+template <class Entry>
+const Entry* find_named(const std::vector<std::pair<std::string_view, Entry>>& entries,
+                        std::string_view name) {
+  for (const auto& entry : entries)
+    if (entry.first == name) return &entry.second;
+  return nullptr;
+}
 
 }  // namespace fdma

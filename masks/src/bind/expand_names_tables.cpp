@@ -9,11 +9,10 @@
 
 #include "bind/derived_tables.hpp"
 #include "bind/expand_names.hpp"
+#include "language/prelude.hpp"
 
 namespace fdma {
 namespace {
-
-constexpr std::int64_t kMostIntervalsWrittenOut = 64;
 
 Error invalid(std::string message) { return {ErrorCode::invalid_argument, std::move(message)}; }
 
@@ -31,163 +30,144 @@ TableRequest NameExpander::request(ExprId id, std::size_t argument) const {
   return wanted;
 }
 
-Result<NameInstance> NameExpander::prepare(ExprId id, std::vector<IrId> numbers,
+Result<NameInstance> NameExpander::prepare(ExprId id, std::vector<NamedNumber> numbers,
                                            const BoundPair& pair) {
   const ExprNode& node = checked_.node(id);
+  const NameForm& form = *checked_.fact(id).form;
   NameInstance mask;
-  mask.form = checked_.fact(id).form->form;
   mask.numbers = std::move(numbers);
-  if (mask.form == MaskForm::padding_side)
-    mask.is_left = checked_.node(node.children[1]).symbol == "left";
   FDMA_TRY_VOID(check_numbers(id, pair, mask));
-  FDMA_TRY_VOID(read_tables(id, pair, mask));
-  if (mask.form == MaskForm::block_diffusion || mask.form == MaskForm::natten2d) {
-    FDMA_TRY_VOID(check_canvas(id, pair, mask));
-    mask.values = {pair.kv_len};
+  bool is_of_table = false;
+  std::vector<NamedTable> sources;
+  for (std::size_t i = 0; i < form.parameters.size(); ++i) {
+    const Parameter& parameter = form.parameters[i];
+    if (parameter.kind == ParameterKind::side)
+      mask.numbers.emplace_back(parameter.name,
+                                builder_.boolean(checked_.node(node.children[i]).symbol == "left"));
+    if (parameter.table == TableShape::none || find_named(mask.numbers, parameter.name) != nullptr)
+      continue;
+    is_of_table |= parameter.kind == ParameterKind::integer_or_table;
+    FDMA_TRY_VOID(read_table(id, i, pair, mask, sources));
   }
+  mask.text = &prelude_expr(form, is_of_table);
+  FDMA_TRY_VOID(derive(id, sources, pair, mask));
+  if (form.form == MaskForm::block_diffusion || form.form == MaskForm::natten2d)
+    FDMA_TRY_VOID(check_canvas(id, pair, mask));
   return mask;
 }
 
-Result<void> NameExpander::read_tables(ExprId id, const BoundPair& pair, NameInstance& mask) {
-  const auto per_key = [&](std::size_t argument) {
-    TableRequest wanted = request(id, argument);
-    wanted.extent_name = "kv_len";
-    wanted.last_extent = shape_.max_kv_len();
-    wanted.own_extent = pair.kv_len;
-    return wanted;
-  };
-  const auto list_of = [&](std::size_t argument, std::string_view extent_name) {
-    TableRequest wanted = request(id, argument);
-    wanted.extent_name = extent_name;
-    return wanted;
-  };
-  switch (mask.form) {
-    case MaskForm::documents_ids: {
-      FDMA_TRY(IrTable ids, tables_.of_element(per_key(0), pair.b));
-      mask.tables = {store_.prepare(ids)};
-      return {};
-    }
-    case MaskForm::causal_blockwise: {
-      FDMA_TRY(IrTable ids, tables_.of_element(per_key(0), pair.b));
-      return derive(id, {ids}, pair, mask);
-    }
-    case MaskForm::documents_lengths: {
-      FDMA_TRY(IrTable lengths, tables_.of_element(list_of(0, "docs"), pair.b));
-      return derive(id, {lengths}, pair, mask);
-    }
-    case MaskForm::documents_cu_seqlens: {
-      FDMA_TRY(IrTable bounds, tables_.of_element(list_of(0, "docs + 1"), pair.b));
-      return derive(id, {bounds}, pair, mask);
-    }
-    case MaskForm::documents_q_k_ids: {
-      TableRequest wanted = request(id, 0);
+// Reads the table of one argument, as its shape says, into `mask` or `sources`.
+Result<void> NameExpander::read_table(ExprId id, std::size_t argument, const BoundPair& pair,
+                                      NameInstance& mask, std::vector<NamedTable>& sources) {
+  const Parameter& parameter = checked_.fact(id).form->parameters[argument];
+  TableRequest wanted = request(id, argument);
+  switch (parameter.table) {
+    case TableShape::per_key:
+    case TableShape::flags_per_key:
+      wanted.extent_name = "kv_len";
+      wanted.last_extent = shape_.max_kv_len();
+      wanted.own_extent = pair.kv_len;
+      wanted.is_boolean = parameter.table == TableShape::flags_per_key;
+      break;
+    case TableShape::per_query:
       wanted.extent_name = "q_len";
       wanted.last_extent = shape_.max_q_len();
       wanted.own_extent = pair.q_len;
-      FDMA_TRY(IrTable q_ids, tables_.of_element(wanted, pair.b));
-      FDMA_TRY(IrTable k_ids, tables_.of_element(per_key(1), pair.b));
-      mask.tables = {store_.prepare(q_ids), store_.prepare(k_ids)};
-      return {};
-    }
-    case MaskForm::prefix_documents: {
-      FDMA_TRY(IrTable ids, tables_.of_element(per_key(0), pair.b));
-      FDMA_TRY(IrTable prefix, tables_.of_element(list_of(1, "docs"), pair.b));
-      return derive(id, {ids, prefix}, pair, mask);
-    }
-    case MaskForm::share_question: {
-      FDMA_TRY(IrTable ids, tables_.of_element(per_key(0), pair.b));
-      FDMA_TRY(IrTable parts, tables_.of_element(per_key(1), pair.b));
-      mask.tables = {store_.prepare(ids), store_.prepare(parts)};
-      return {};
-    }
-    case MaskForm::global: {
-      if (!mask.numbers.empty()) return {};
-      TableRequest wanted = per_key(0);
-      wanted.is_boolean = true;
-      FDMA_TRY(IrTable flags, tables_.of_element(wanted, pair.b));
-      mask.tables = {store_.prepare(flags)};
-      return {};
-    }
-    case MaskForm::prefix:
-    case MaskForm::padding:
-    case MaskForm::padding_side:
-      return read_per_element(id, pair, mask);
-    case MaskForm::intervals:
-    case MaskForm::rows:
-      return read_interval_lists(id, pair, mask);
-    case MaskForm::tiles:
-    case MaskForm::bits:
-      return read_dense(id, pair, mask);
-    case MaskForm::tree: {
-      FDMA_TRY(IrTable parents, tables_.of_element(list_of(0, "n"), pair.b));
-      return derive(id, {parents}, pair, mask);
-    }
-    default:
+      break;
+    case TableShape::list:
+      wanted.extent_name = parameter.extent;
+      break;
+    case TableShape::per_element:
+      return read_per_element(id, argument, pair, mask);
+    case TableShape::intervals_of_keys:
+    case TableShape::intervals_of_queries:
+      return argument == 0 ? read_interval_lists(id, pair, mask) : Result<void>();
+    case TableShape::flags_of_tiles:
+    case TableShape::flags_of_cells:
+      return read_flags(id, argument, pair, mask);
+    case TableShape::scores:
+    case TableShape::none:
       return {};
   }
-}
-
-// Makes the derived tables. They depend on kv_len and on the sources, which differ at most from
-// element to element.
-Result<void> NameExpander::derive(ExprId id, const std::vector<IrTable>& sources,
-                                  const BoundPair& pair, NameInstance& mask) {
-  Kept& kept = kept_[static_cast<std::size_t>(id)];
-  const void* const second = sources.size() > 1 ? sources[1].data : nullptr;
-  if (kept.is_known && kept.kv_len == pair.kv_len && kept.data[0] == sources[0].data &&
-      kept.data[1] == second) {
-    mask.tables = kept.tables;
-    mask.values = kept.values;
-    return {};
-  }
-  kept.is_known = false;
-  const std::string name = request(id, 0).use;
-  switch (mask.form) {
-    case MaskForm::documents_lengths: {
-      FDMA_TRY(IrTable runs, documents_from_lengths(name, sources[0], pair.kv_len));
-      mask.tables = {store_.prepare(runs)};
-      break;
-    }
-    case MaskForm::documents_cu_seqlens: {
-      FDMA_TRY(IrTable runs, documents_from_bounds(name, sources[0], pair.kv_len));
-      mask.tables = {store_.prepare(runs)};
-      break;
-    }
-    case MaskForm::prefix_documents: {
-      const TableRef ids = store_.prepare(sources[0]);
-      FDMA_TRY(IrTable flags, document_prefixes(request(id, 1).use, ids->table, sources[1]));
-      mask.tables = {ids, store_.prepare(flags)};
-      break;
-    }
-    case MaskForm::causal_blockwise:
-      mask.tables = {store_.prepare(sources[0])};
-      mask.values = {last_document(mask.tables[0]->table)};
-      break;
-    default: {
-      FDMA_TRY(TreeOrder order, tree_order(name, sources[0]));
-      mask.tables = {store_.prepare(order.entry), store_.prepare(order.exit)};
-      mask.values = {pair.kv_len - sources[0].extents[0]};
-      break;
-    }
-  }
-  kept.is_known = true;
-  kept.data[0] = sources[0].data;
-  kept.data[1] = second;
-  kept.kv_len = pair.kv_len;
-  kept.tables = mask.tables;
-  kept.values = mask.values;
+  FDMA_TRY(IrTable table, tables_.of_element(wanted, pair.b));
+  sources.push_back({parameter.name, std::move(table)});
   return {};
 }
 
-Result<void> NameExpander::read_per_element(ExprId id, const BoundPair& pair, NameInstance& mask) {
-  if (!mask.numbers.empty()) return {};
-  TableRequest wanted = request(id, 0);
+// Gives the sources to the text as they are, or what the form derives from them. Derived tables
+// depend on kv_len and on the sources, which differ at most from element to element.
+Result<void> NameExpander::derive(ExprId id, const std::vector<NamedTable>& sources,
+                                  const BoundPair& pair, NameInstance& mask) {
+  Kept& kept = kept_[static_cast<std::size_t>(id)];
+  std::vector<const void*> data;
+  for (const NamedTable& source : sources) data.push_back(source.table.data);
+  if (!kept.is_known || kept.kv_len != pair.kv_len || kept.sources != data) {
+    kept = {};
+    FDMA_TRY_VOID(derive_anew(id, sources, pair, kept));
+    kept.is_known = true;
+    kept.sources = std::move(data);
+    kept.kv_len = pair.kv_len;
+  }
+  for (const auto& [name, table] : kept.tables)
+    mask.tables.emplace_back(name, std::vector<TableRef>{table});
+  for (const auto& [name, value] : kept.values)
+    mask.numbers.emplace_back(name, builder_.constant(value));
+  return {};
+}
+
+Result<void> NameExpander::derive_anew(ExprId id, const std::vector<NamedTable>& sources,
+                                       const BoundPair& pair, Kept& kept) {
+  const auto keep = [&](std::string_view name, const IrTable& table) {
+    kept.tables.emplace_back(name, store_.prepare(table));
+  };
+  switch (checked_.fact(id).form->form) {
+    case MaskForm::documents_lengths: {
+      const std::string use = request(id, 0).use;
+      FDMA_TRY(IrTable ids, documents_from_lengths(use, sources[0].table, pair.kv_len));
+      keep("ids", ids);
+      return {};
+    }
+    case MaskForm::documents_cu_seqlens: {
+      const std::string use = request(id, 0).use;
+      FDMA_TRY(IrTable ids, documents_from_bounds(use, sources[0].table, pair.kv_len));
+      keep("ids", ids);
+      return {};
+    }
+    case MaskForm::prefix_documents: {
+      keep("ids", sources[0].table);
+      const IrTable& ids = kept.tables[0].second->table;
+      FDMA_TRY(IrTable flags, document_prefixes(request(id, 1).use, ids, sources[1].table));
+      keep("in_prefix", flags);
+      return {};
+    }
+    case MaskForm::causal_blockwise:
+      keep("ids", sources[0].table);
+      kept.values.emplace_back("last", last_document(kept.tables[0].second->table));
+      return {};
+    case MaskForm::tree: {
+      FDMA_TRY(TreeOrder order, tree_order(request(id, 0).use, sources[0].table));
+      keep("entry", order.entry);
+      keep("exit", order.exit);
+      kept.values.emplace_back("before", pair.kv_len - sources[0].table.extents[0]);
+      return {};
+    }
+    default:
+      for (const NamedTable& source : sources) keep(source.name, source.table);
+      return {};
+  }
+}
+
+Result<void> NameExpander::read_per_element(ExprId id, std::size_t argument, const BoundPair& pair,
+                                            NameInstance& mask) {
+  TableRequest wanted = request(id, argument);
   wanted.rank = 0;
   FDMA_TRY(IrTable own, tables_.of_element(wanted, pair.b));
   const std::int64_t entry = own.at(0);
   if (entry < 0 || entry > pair.kv_len)
     return invalid(fmt::format("{}: entry {} of table '{}': expected 0 to kv_len = {}, got {}",
                                wanted.use, pair.b, wanted.table, pair.kv_len, entry));
-  mask.numbers = {builder_.constant(entry)};
+  mask.numbers.emplace_back(checked_.fact(id).form->parameters[argument].name,
+                            builder_.constant(entry));
   return {};
 }
 
@@ -213,7 +193,8 @@ IrTable NameExpander::cut(IrTable table, std::int64_t rows, std::int64_t columns
 
 Result<void> NameExpander::read_interval_lists(ExprId id, const BoundPair& pair,
                                                NameInstance& mask) {
-  const bool by_key = mask.form == MaskForm::intervals;
+  const NameForm& form = *checked_.fact(id).form;
+  const bool by_key = form.parameters[0].table == TableShape::intervals_of_keys;
   const std::int64_t own = by_key ? pair.kv_len : pair.q_len;
   IrTable lists[2];
   for (std::size_t i = 0; i < 2; ++i) {
@@ -237,36 +218,38 @@ Result<void> NameExpander::read_interval_lists(ExprId id, const BoundPair& pair,
     return Error{ErrorCode::shape_mismatch,
                  fmt::format("{}: {} intervals, but {} has {}", request(id, 0).use, count,
                              request(id, 1).use, lists[1].extents[0])};
-  if (count > kMostIntervalsWrittenOut) {
-    mask.tables = {store_.prepare(cut(lists[0], count, own)),
-                   store_.prepare(cut(lists[1], count, own))};
-    mask.values = {count};
-    return {};
-  }
-  for (std::int64_t i = 0; i < count; ++i) {
-    for (const IrTable& list : lists) {
-      IrTable row = slice_of(list, i);
+  mask.numbers.emplace_back("n", builder_.constant(count));
+  for (std::size_t side = 0; side < 2; ++side) {
+    std::vector<TableRef> tables;
+    if (count > kMostIntervalsWrittenOut) tables = {store_.prepare(cut(lists[side], count, own))};
+    for (std::int64_t i = 0; i < count && count <= kMostIntervalsWrittenOut; ++i) {
+      IrTable row = slice_of(lists[side], i);
       row.extents[0] = own;
       if (count > 1) row.name += fmt::format("[{}]", i);
-      mask.tables.push_back(store_.prepare(row));
+      tables.push_back(store_.prepare(row));
     }
+    mask.tables.emplace_back(form.parameters[side].name, std::move(tables));
   }
   return {};
 }
 
-Result<void> NameExpander::read_dense(ExprId id, const BoundPair& pair, NameInstance& mask) {
-  const std::string use = request(id, 0).use;
-  const std::string name = request(id, 0).table;
+Result<void> NameExpander::read_flags(ExprId id, std::size_t argument, const BoundPair& pair,
+                                      NameInstance& mask) {
+  const Parameter& parameter = checked_.fact(id).form->parameters[argument];
+  const std::string use = request(id, argument).use;
+  const std::string name = request(id, argument).table;
   IrTable table = tables_.whole(name);
-  const bool is_bits = mask.form == MaskForm::bits;
+  const bool is_bits = parameter.table == TableShape::flags_of_cells;
   const std::int64_t q_len = shape_.max_q_len(), kv_len = shape_.max_kv_len();
   if (table.dtype != DType::boolean)
     return invalid(fmt::format("{}: table '{}': expected boolean entries, got {}", use, name,
                                describe(table)));
   const bool batch_fits = table.rank < 3 || table.extents[0] == shape_.num_batches;
   const bool head_fits = table.rank < 4 || table.extents[1] == shape_.num_heads;
-  const std::int64_t m = is_bits ? 1 : builder_.node(mask.numbers[0]).value;
-  const std::int64_t n = is_bits ? 1 : builder_.node(mask.numbers[1]).value;
+  const auto side_of = [&](std::string_view which) {
+    return is_bits ? 1 : builder_.node(*find_named(mask.numbers, which)).value;
+  };
+  const std::int64_t m = side_of("m"), n = side_of("n");
   const auto num_tiles = [](std::int64_t length, std::int64_t side) {
     return length / side + (length % side != 0 ? 1 : 0);
   };
@@ -286,7 +269,7 @@ Result<void> NameExpander::read_dense(ExprId id, const BoundPair& pair, NameInst
   if (table.rank >= 3) table = slice_of(table, pair.b);
   if (table.rank == 3) table = slice_of(table, pair.h);
   if (is_bits) table = cut(table, pair.q_len, pair.kv_len);
-  mask.tables = {store_.prepare(table)};
+  mask.tables.emplace_back(parameter.name, std::vector<TableRef>{store_.prepare(table)});
   return {};
 }
 

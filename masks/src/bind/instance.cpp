@@ -71,22 +71,22 @@ Result<void> Instantiator::prepare_names() {
     const NodeFacts& facts = checked_.facts[id];
     const ExprNode& node = checked_.expr->nodes()[id];
     if (!facts.is_reachable || facts.is_argument || node.op != ExprOp::named) continue;
-    std::vector<IrId> numbers;
+    std::vector<NamedNumber> numbers;
     for (std::size_t i = 0; i < node.children.size(); ++i) {
       const ExprId child = node.children[i];
-      if (checked_.fact(child).is_argument || checked_.node(child).symbol == "inf") {
-        if (facts.form->parameters[i].kind == ParameterKind::integer_or_inf) numbers.push_back(-1);
+      const Parameter& parameter = facts.form->parameters[i];
+      const ExprNode& argument = checked_.node(child);
+      if (parameter.kind == ParameterKind::integer_or_inf && argument.symbol == "inf") {
+        numbers.emplace_back(parameter.name, -1);
         continue;
       }
-      if (facts.form->parameters[i].kind == ParameterKind::table ||
-          facts.form->parameters[i].kind == ParameterKind::side)
-        continue;
-      if (facts.form->parameters[i].kind == ParameterKind::integer_or_table &&
-          checked_.node(child).op == ExprOp::table && checked_.node(child).children.empty() &&
-          tables_.whole(checked_.node(child).symbol).rank > 0)
+      const bool is_whole_table = argument.op == ExprOp::table && argument.children.empty() &&
+                                  tables_.whole(argument.symbol).rank > 0;
+      if (parameter.kind == ParameterKind::table || parameter.kind == ParameterKind::side ||
+          (parameter.kind == ParameterKind::integer_or_table && is_whole_table))
         continue;
       FDMA_TRY_VOID(walk(child));
-      numbers.push_back(*find(child, 0));
+      numbers.emplace_back(parameter.name, *find(child, 0));
     }
     FDMA_TRY(name_of_[id], names_.prepare(static_cast<ExprId>(id), std::move(numbers), pair_));
   }

@@ -19,13 +19,14 @@ WrittenWith written_with(const MaskExpr& expr, const Tables& tables) {
     }
     const NameForm* form = node.op == ExprOp::named ? form_of(node) : nullptr;
     if (form == nullptr || form->form == MaskForm::bits) continue;
-    for (const ExprId child : node.children) {
-      const ExprNode& argument = expr.node(child);
+    for (std::size_t i = 0; i < node.children.size(); ++i) {
+      const ExprNode& argument = expr.node(node.children[i]);
       if (argument.op != ExprOp::table || !argument.children.empty()) continue;
       const auto table = tables.find(argument.symbol);
       if (table == tables.end()) continue;
-      found.batch |= table->second.rank > rank_without_batch(form->form);
-      found.head |= form->form == MaskForm::tiles && table->second.rank == 4;
+      found.batch |= table->second.rank > rank_of(form->parameters[i].table);
+      found.head |=
+          form->parameters[i].table == TableShape::flags_of_tiles && table->second.rank == 4;
     }
   }
   return found;

@@ -121,6 +121,7 @@ class IrBuilder {
   IrId merge_inequalities(IrOp op, IrId a, IrId b);
 
   // logic.cpp
+  bool is_implied(IrId inequality, IrId conjunction) const;
   IrId conjunction(IrOp op, IrId a, IrId b);
   IrId exclusive_or(IrId a, IrId b);
   IrId negation(IrId a);

@@ -1,10 +1,50 @@
 // Conditions. All rules hold in three-valued logic: `a & a = a` and `a & false = false` always,
 // `a & ~a = false` only where a is defined.
+#include <algorithm>
 #include <utility>
 
 #include "ir/builder.hpp"
 
 namespace fdma {
+
+// Whether a conjunction has x == y with x always defined and at least c, which decides c <= y: where
+// y is undefined, so is x == y. Example: t[k] == t[pos] & 0 <= t[k] decides 0 <= t[pos].
+bool IrBuilder::is_implied(IrId inequality, IrId conjunction) const {
+  constexpr int kMostOperands = 8;
+  const IrNode wanted = node(inequality);
+  if (wanted.op != IrOp::less_equal || !is_constant(wanted.children[0])) return false;
+  const std::int64_t least = node(wanted.children[0]).value;
+  IrId open[kMostOperands] = {conjunction}, operands[kMostOperands];
+  int num_open = 1, num_operands = 0;
+  while (num_open > 0) {
+    const IrId id = open[--num_open];
+    const IrNode made = node(id);
+    if (made.op != IrOp::logical_and) {
+      operands[num_operands++] = id;
+      continue;
+    }
+    if (num_open + num_operands + 2 > kMostOperands) return false;
+    open[num_open++] = made.children[0];
+    open[num_open++] = made.children[1];
+  }
+  const auto is_at_least = [&](IrId x) {
+    if (range(x).lo >= least) return true;
+    return std::any_of(operands, operands + num_operands, [&](IrId id) {
+      const IrNode made = node(id);
+      return made.op == IrOp::less_equal && made.children[1] == x &&
+             is_constant(made.children[0]) && node(made.children[0]).value >= least;
+    });
+  };
+  return std::any_of(operands, operands + num_operands, [&](IrId id) {
+    const IrNode made = node(id);
+    if (made.op != IrOp::equal) return false;
+    for (int side = 0; side < 2; ++side) {
+      const IrId x = made.children[1 - side];
+      if (made.children[side] == wanted.children[1] && is_defined(x) && is_at_least(x)) return true;
+    }
+    return false;
+  });
+}
 
 // a & b or a | b. `stop` is the value that decides (false for &, true for |).
 IrId IrBuilder::conjunction(IrOp op, IrId a, IrId b) {
@@ -13,6 +53,8 @@ IrId IrBuilder::conjunction(IrOp op, IrId a, IrId b) {
   if (node(b).op == IrOp::boolean) std::swap(a, b);
   if (node(a).op == IrOp::boolean) return is_boolean(a, stop) ? a : b;
   if (a == b) return a;
+  if (!stop && is_implied(b, a)) return a;
+  if (!stop && is_implied(a, b)) return b;
   for (const auto& [x, y] : {std::pair{a, b}, std::pair{b, a}}) {
     if (is_negation_of(x, y) && is_defined(y)) return boolean(stop);
     const IrNode inner = node(y);  // absorption: x & (x | z) = x; x & (x & z) = x & z

@@ -1,5 +1,4 @@
-// The table of names. A new name needs a MaskForm, a row here, its section in docs/spec-language.md
-// (a test insists), its case in the binder and in tests/reference/oracle_named.cpp.
+// The table of names: the rows of prelude.def and those of operators.def that are called.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -11,82 +10,91 @@
 namespace fdma {
 namespace {
 
+// What prelude.def calls its parameters.
+namespace parameters {
+
 using Kind = ParameterKind;
+using Shape = TableShape;
 
-Parameter by_position(std::string_view name, Kind kind) { return {name, kind, false}; }
+constexpr std::string_view kOpenSide =
+    "; write inf for a side without a bound, k and pos for a band beside the diagonal";
+constexpr std::string_view kNoWindow = "; write inf for every key and false for none";
+constexpr std::string_view kNoSink = "; write inf for every key";
+constexpr std::string_view kCutPrefix = "; clamp(p, 0, kv_len) cuts it off";
+
+Parameter integer(std::string_view name) { return {name, Kind::integer}; }
+Parameter integer(std::string_view name, std::int64_t least) {
+  Parameter made = integer(name);
+  made.least = least;
+  return made;
+}
+Parameter tile_side(std::string_view name) {
+  Parameter made = integer(name, 1);
+  made.must_be_defined = true;
+  return made;
+}
+Parameter bound(std::string_view name, std::int64_t least, std::string_view remedy) {
+  Parameter made = integer(name, least);
+  made.kind = Kind::integer_or_inf;
+  made.remedy = remedy;
+  return made;
+}
+Parameter integer_or_flags(std::string_view name, std::int64_t least) {
+  Parameter made = integer(name, least);
+  made.kind = Kind::integer_or_table;
+  made.table = Shape::flags_per_key;
+  return made;
+}
+Parameter prefix_length(std::string_view name) {
+  Parameter made = integer(name, 0);
+  made.kind = Kind::integer_or_table;
+  made.table = Shape::per_element;
+  made.is_at_most_kv_len = true;
+  made.remedy = kCutPrefix;
+  return made;
+}
 Parameter by_keyword(std::string_view name, Kind kind) { return {name, kind, true}; }
-
-NameForm mask(std::string_view name, MaskForm form, std::vector<Parameter> parameters,
-              std::string_view signature, std::string_view meaning) {
-  return {name, form, ExprOp::named, std::move(parameters), false, signature, meaning};
+Parameter table(std::string_view name, Shape shape) { return {name, Kind::table, true, shape}; }
+Parameter per_key(std::string_view name) { return table(name, Shape::per_key); }
+Parameter per_query(std::string_view name) { return table(name, Shape::per_query); }
+Parameter per_element(std::string_view name) { return table(name, Shape::per_element); }
+Parameter list(std::string_view name, std::string_view extent) {
+  return {name, Kind::table, true, Shape::list, extent};
 }
+Parameter intervals_of_keys(std::string_view name) { return table(name, Shape::intervals_of_keys); }
+Parameter intervals_of_queries(std::string_view name) {
+  return table(name, Shape::intervals_of_queries);
+}
+Parameter flags_of_tiles(std::string_view name) {
+  return {name, Kind::table, false, Shape::flags_of_tiles};
+}
+Parameter flags_of_cells(std::string_view name) {
+  return {name, Kind::table, false, Shape::flags_of_cells};
+}
+Parameter scores(std::string_view name) { return {name, Kind::table, false, Shape::scores}; }
+Parameter side(std::string_view name) { return by_keyword(name, Kind::side); }
+Parameter condition(std::string_view name) { return by_keyword(name, Kind::condition); }
 
-std::vector<NameForm> make_masks() {
-  const auto table = [](std::string_view name) { return by_keyword(name, Kind::table); };
-  const auto integer = [](std::string_view name) { return by_position(name, Kind::integer); };
-  const auto bound = [](std::string_view name) { return by_position(name, Kind::integer_or_inf); };
-  return {
-      mask("causal", MaskForm::causal, {}, "causal", "k <= pos"),
-      mask("window", MaskForm::window, {bound("w")}, "window(w)", "abs(pos - k) < w; w may be inf"),
-      mask("window", MaskForm::window_pair, {bound("left"), bound("right")}, "window(left, right)",
-           "-left <= k - pos <= right; either may be inf"),
-      mask("dilated", MaskForm::dilated, {bound("w"), integer("step")}, "dilated(w, step)",
-           "abs(pos - k) < w and (pos - k) % step == 0; w may be inf"),
-      mask("documents", MaskForm::documents_ids, {table("ids")}, "documents(ids=@t)",
-           "t[pos] == t[k], not negative"),
-      mask("documents", MaskForm::documents_lengths, {table("lengths")}, "documents(lengths=@t)",
-           "pos and k lie in the same of consecutive documents of these lengths"),
-      mask("documents", MaskForm::documents_cu_seqlens, {table("cu_seqlens")},
-           "documents(cu_seqlens=@t)",
-           "pos and k lie in the same of consecutive documents with these bounds"),
-      mask("documents", MaskForm::documents_q_k_ids, {table("q_ids"), table("k_ids")},
-           "documents(q_ids=@a, k_ids=@b)", "a[q] == b[k], not negative; no alignment"),
-      mask("prefix", MaskForm::prefix, {by_position("p", Kind::integer_or_table)}, "prefix(p)",
-           "k < p; p is an integer or a table with one entry per batch element"),
-      mask("prefix_documents", MaskForm::prefix_documents, {table("ids"), table("prefix")},
-           "prefix_documents(ids=@t, prefix=@p)",
-           "same document, and k <= pos or k among the first p[id] keys of its document"),
-      mask("share_question", MaskForm::share_question, {table("ids"), table("parts")},
-           "share_question(ids=@t, parts=@a)",
-           "same document, and a[k] == 0 (the question) or a[k] == a[pos] (the same answer)"),
-      mask("causal_blockwise", MaskForm::causal_blockwise, {table("ids")},
-           "causal_blockwise(ids=@t)", "k <= pos, and same document or pos in the last document"),
-      mask("chunked", MaskForm::chunked, {integer("n")}, "chunked(n)", "pos // n == k // n"),
-      mask("block_causal", MaskForm::block_causal, {integer("n")}, "block_causal(n)",
-           "k // n <= pos // n"),
-      mask("global", MaskForm::global, {by_position("g", Kind::integer_or_table)}, "global(g)",
-           "k < g or pos < g; with a boolean table t of the keys: t[k] or t[pos]"),
-      mask("sink", MaskForm::sink, {bound("s")}, "sink(s)", "k < s; s may be inf"),
-      mask("padding", MaskForm::padding, {table("lengths")}, "padding(lengths=@t)", "k < t[b]"),
-      mask("padding", MaskForm::padding_side, {table("lengths"), by_keyword("side", Kind::side)},
-           "padding(lengths=@t, side=left)", "k >= kv_len - t[b]; side=right: k < t[b]"),
-      mask("intervals", MaskForm::intervals, {table("begin"), table("end")},
-           "intervals(begin=@b, end=@e)", "for some i: b[i, k] <= q < e[i, k]"),
-      mask("rows", MaskForm::rows, {table("begin"), table("end")}, "rows(begin=@b, end=@e)",
-           "for some i: b[i, q] <= k < e[i, q]"),
-      mask("tiles", MaskForm::tiles,
-           {by_position("tiles", Kind::table), integer("m"), integer("n")}, "tiles(@t, m, n)",
-           "t[.., q // m, k // n]"),
-      mask("tree", MaskForm::tree, {table("parents")}, "tree(parents=@t)",
-           "k is before the tree, or k's node is pos's node or one of its ancestors"),
-      mask("block_diffusion", MaskForm::block_diffusion, {integer("n"), integer("size")},
-           "block_diffusion(n, size)",
-           "noised blocks see themselves and earlier clean blocks; clean blocks are block causal"),
-      mask("natten2d", MaskForm::natten2d,
-           {integer("height"), integer("width"), integer("kh"), integer("kw")},
-           "natten2d(height, width, kh, kw)",
-           "k lies in the kh x kw window around pos, shifted to stay on the canvas"),
-      mask("bits", MaskForm::bits, {by_position("bits", Kind::table)}, "bits(@t)",
-           "t[.., q, k]: a dense mask"),
-      mask("topk", MaskForm::topk,
-           {by_position("scores", Kind::table), integer("w"), by_keyword("among", Kind::condition)},
-           "topk(@scores, w, among=M)",
-           "k is one of the w keys with the highest score among those where M is true"),
+std::vector<NameForm> masks() {
+  std::vector<NameForm> forms;
+  const auto add = [&](std::string_view name, MaskForm form, std::string_view text,
+                       std::string_view signature, std::string_view example,
+                       std::string_view meaning, std::vector<Parameter> list) {
+    forms.push_back(
+        {name, form, ExprOp::named, std::move(list), false, signature, meaning, text, "", example});
   };
+#define FDMA_NAMED_MASK(form, name, text, signature, example, meaning, ...) \
+  add(name, MaskForm::form, text, signature, example, meaning, {__VA_ARGS__});
+#define FDMA_TABLE_TEXT(form, text) forms.back().table_text = text;
+#include "fdma/masks/prelude.def"
+  return forms;
 }
+
+}  // namespace parameters
 
 // The parameters of a function, from its signature: "x, lo, hi", or "x, y, .." if the last repeats.
 std::vector<Parameter> parameters_of(const OperatorFacts& facts) {
+  using Kind = ParameterKind;
   if (facts.types == OperandTypes::moved)
     return {{"mask", Kind::condition},
             {"q", Kind::cell_integer, true},
@@ -105,11 +113,11 @@ std::vector<Parameter> parameters_of(const OperatorFacts& facts) {
 }
 
 std::vector<NameForm> make_forms() {
-  std::vector<NameForm> forms = make_masks();
+  std::vector<NameForm> forms = parameters::masks();
   for (const OperatorFacts& facts : kOperators)
     if (facts.is_function())
       forms.push_back({facts.spelling, MaskForm::none, facts.op, parameters_of(facts),
-                       facts.most == kMany, facts.signature, facts.meaning});
+                       facts.most == kMany, facts.signature, facts.meaning, "", "", ""});
   return forms;
 }
 

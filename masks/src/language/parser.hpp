@@ -42,7 +42,11 @@ class Parser {
   /// Most open operators and brackets.
   static constexpr std::size_t kMaxDepth = std::size_t{1} << 20;
 
-  explicit Parser(std::string_view text) : text_(text), lexer_(text) {}
+  /// In texts of the prelude an unknown name is a parameter, an integer or a condition.
+  enum class Names : std::uint8_t { of_user, of_prelude };
+
+  explicit Parser(std::string_view text, Names names = Names::of_user)
+      : text_(text), names_(names), lexer_(text) {}
 
   /// The expression, or an empty one if diagnostics() is not empty.
   MaskExpr run();
@@ -126,6 +130,7 @@ class Parser {
 
   // parser_calls.cpp: names, calls, loops
   void push_name(const Token& name);
+  void push_variable(const Token& name);
   void unknown_name(const Token& name, bool is_call);
   void begin_call(const Token& name, bool is_known);
   void begin_argument();
@@ -167,6 +172,7 @@ class Parser {
   void report_syntax(std::string message);
 
   std::string_view text_;
+  Names names_;
   Lexer lexer_;
   Token token_;
   bool after_invalid_ = false;

@@ -52,8 +52,7 @@ std::string join_alternatives(const std::vector<std::string>& words) {
 void Parser::push_name(const Token& name) {
   for (const Loop& loop : loops_) {
     if (!loop.is_in_scope || loop.variable != name.text) continue;
-    ExprNode node{ExprOp::variable, 0, std::string(name.text), {}, {}, name.span};
-    push(add_node(std::move(node), name.span, {}));
+    push_variable(name);
     const auto depth = static_cast<std::size_t>(&loop - loops_.data());
     facts_.back().free_loops = std::uint64_t{1} << std::min<std::size_t>(depth, 63);
     return;
@@ -63,14 +62,16 @@ void Parser::push_name(const Token& name) {
     return;
   }
   const std::span<const std::string_view> variables = cell_variables();
-  const bool is_symbol = name.text == "inf" || name.text == "left" || name.text == "right";
-  if (is_symbol || std::find(variables.begin(), variables.end(), name.text) != variables.end()) {
-    ExprNode node{ExprOp::variable, 0, std::string(name.text), {}, {}, name.span};
-    push(add_node(std::move(node), name.span, {}));
-    return;
-  }
+  if (std::find(variables.begin(), variables.end(), name.text) != variables.end())
+    return push_variable(name);
   const bool is_call = token_.kind == TokenKind::open_paren;
   const std::span<const NameForm> forms = forms_of(name.text);
+  if (names_ == Names::of_prelude && forms.empty()) {
+    push_variable(name);
+    facts_.back().type = ExprType::table;  // the kind of the parameter decides
+    return;
+  }
+  if (name.text == "inf" || name.text == "left" || name.text == "right") return push_variable(name);
   if (forms.empty()) unknown_name(name, is_call);
   if (is_call) {
     begin_call(name, !forms.empty());
@@ -83,6 +84,11 @@ void Parser::push_name(const Token& name) {
     report(name.span, fmt::format("{} needs arguments: {}", name.text, signatures(forms)));
     push(error_operand(name.span));
   }
+}
+
+void Parser::push_variable(const Token& name) {
+  ExprNode node{ExprOp::variable, 0, std::string(name.text), {}, {}, name.span};
+  push(add_node(std::move(node), name.span, {}));
 }
 
 void Parser::unknown_name(const Token& name, bool is_call) {

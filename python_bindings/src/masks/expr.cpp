@@ -105,6 +105,8 @@ void bind_expr(nb::module_& module) {
   module.def("fold_expr", &fold_expr, nb::arg("op"), nb::arg("operands"),
              "Returns the value of an operation on numbers, conditions being 0 and 1. It is\n"
              "None where the value is undefined.");
+  module.def("named_masks", &named_masks,
+             "Returns the name, the signature and an example of each form of a named mask.");
   module.def("operator_names", &operator_names,
              "Returns three names of each operation: the one here, the one in texts, and the\n"
              "method or function of Python.");

@@ -243,6 +243,15 @@ std::vector<NameTriple> operator_names() {
   return names;
 }
 
+std::vector<NameTriple> named_masks() {
+  std::vector<NameTriple> names;
+  for (const NameForm& form : name_forms())
+    if (form.op == ExprOp::named)
+      names.emplace_back(std::string(form.name), std::string(form.signature),
+                         std::string(form.example));
+  return names;
+}
+
 Result<NodeHandle> make_operation(std::string_view op, const std::vector<NodeHandle>& operands,
                                   std::int64_t value, std::string symbol) {
   FDMA_TRY(const Operation* found, find_operation(op, operands.size()));

@@ -50,6 +50,9 @@ using NameTriple = std::tuple<std::string, std::string, std::string>;
 /// an expression or a function of the package).
 std::vector<NameTriple> operator_names();
 
+/// Of each form of a named mask its name, its signature and an example, all as texts have them.
+std::vector<NameTriple> named_masks();
+
 /// A named mask. `keywords` has an entry for each operand: the name of a keyword-only parameter of
 /// the form, or "". topk without `among` is a shorthand that build() completes.
 ///

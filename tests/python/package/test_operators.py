@@ -1,4 +1,4 @@
-"""Every operator of the language has its form in Python, and folds there as in the core."""
+"""Every operator and every named mask of the language has its form in Python."""
 
 from __future__ import annotations
 
@@ -22,6 +22,15 @@ def test_python_has_the_operator(name: str, spelling: str, python: str) -> None:
     else:
         assert hasattr(fdma, python), python
         assert python in fdma.__all__
+
+
+@pytest.mark.parametrize(("name", "signature", "example"), _fdma.named_masks())
+def test_python_has_the_named_mask(name: str, signature: str, example: str) -> None:
+    python = "global_" if name == "global" else name
+    assert callable(getattr(fdma, python))
+    assert python in fdma.__all__
+    assert signature.startswith(name)
+    assert _fdma.parse_expr(example).canonical_text == example
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 // The names of the mask language: every named mask and every function, with its forms and
 // parameters.
 //
-// One table serves four users: the parser (arity, keywords, suggestions), the builder, the binder
-// (which form a node has, which argument is which) and the test of docs/spec-language.md.
+// Named masks are the rows of prelude.def, functions those of operators.def that are called. The
+// parser (arity, keywords, suggestions), the builder, the binder (which form a node has, which
+// argument is which, what it stands for) and the tests read them here.
 //
 // How a named mask is encoded (ExprNode with op `named`)
 // ------------------------------------------------------
@@ -75,6 +76,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -84,35 +86,11 @@
 
 namespace fdma {
 
-/// The forms of the named masks: what a binder switches on.
+/// The forms of the named masks: the rows of prelude.def.
 enum class MaskForm : std::uint8_t {
   none,  ///< a function
-  causal,
-  window,       ///< window(w)
-  window_pair,  ///< window(left, right)
-  dilated,
-  documents_ids,
-  documents_lengths,
-  documents_cu_seqlens,
-  documents_q_k_ids,
-  prefix,
-  prefix_documents,
-  share_question,
-  causal_blockwise,
-  chunked,
-  block_causal,
-  global,
-  sink,
-  padding,       ///< padding(lengths=)
-  padding_side,  ///< padding(lengths=, side=)
-  intervals,
-  rows,
-  tiles,
-  tree,
-  block_diffusion,
-  natten2d,
-  bits,
-  topk,
+#define FDMA_NAMED_MASK(form, ...) form,
+#include "fdma/masks/prelude.def"
 };
 
 /// What an argument must be. The head of this file says how each is stored.
@@ -127,10 +105,36 @@ enum class ParameterKind : std::uint8_t {
   any_value,     ///< branches of where: an integer or a condition
 };
 
+/// The extents of a table that is an argument, without a batch extent in front.
+enum class TableShape : std::uint8_t {
+  none,
+  per_key,               ///< integers [kv_len]
+  flags_per_key,         ///< booleans [kv_len]
+  per_query,             ///< integers [q_len]
+  list,                  ///< integers of any number
+  per_element,           ///< integers [batch], 0 to kv_len: the one of the batch element counts
+  intervals_of_keys,     ///< integers [kv_len] or [n, kv_len]
+  intervals_of_queries,  ///< integers [q_len] or [n, q_len]
+  flags_of_tiles,        ///< booleans [ceil(q_len / m), ceil(kv_len / n)], or with heads in front
+  flags_of_cells,        ///< booleans [q_len, kv_len], or with heads in front
+  scores,                ///< float32 [kv_len], or with heads in front
+};
+
+/// The number of extents of a shape, without those of batch elements and heads.
+constexpr int rank_of(TableShape shape) {
+  return shape == TableShape::per_element ? 0 : shape >= TableShape::intervals_of_keys ? 2 : 1;
+}
+
 struct Parameter {
   std::string_view name;
   ParameterKind kind;
   bool is_keyword_only = false;
+  TableShape table = TableShape::none;     ///< of a table, or of an integer_or_table that is one
+  std::string_view extent = {};            ///< list: the number of its entries, for messages
+  std::optional<std::int64_t> least = {};  ///< of an integer
+  bool is_at_most_kv_len = false;          ///< an integer: not above kv_len
+  bool must_be_defined = false;            ///< an integer: a shape is computed from it
+  std::string_view remedy = {};            ///< for an integer outside its limits
 };
 
 /// One way to call a named mask or function.
@@ -139,9 +143,12 @@ struct NameForm {
   MaskForm form;  ///< MaskForm::none for functions
   ExprOp op;      ///< ExprOp::named for named masks
   std::vector<Parameter> parameters;
-  bool is_variadic;            ///< min, max: the last parameter may repeat
-  std::string_view signature;  ///< as in the documentation: "window(left, right)"
-  std::string_view meaning;    ///< one line: "true iff .."
+  bool is_variadic;             ///< min, max: the last parameter may repeat
+  std::string_view signature;   ///< as in the documentation: "window(left, right)"
+  std::string_view meaning;     ///< one line: "true iff .."
+  std::string_view text;        ///< named masks: the mask in the language, as in prelude.def
+  std::string_view table_text;  ///< the same where an integer_or_table parameter is a table
+  std::string_view example;     ///< named masks: a use of it
 };
 
 /// All forms; the forms of one name are neighbours. Static storage.

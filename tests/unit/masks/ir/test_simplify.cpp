@@ -85,6 +85,22 @@ TEST(Simplify, ConditionsFold) {
   expect_same("shl(q, 3) <= k", "8 * q <= k");
 }
 
+// Equal entries have one sign, and where one of them is undefined the comparison is, too.
+TEST(Simplify, EqualEntriesHaveOneSign) {
+  TableSet tables;
+  std::vector<std::int64_t> ids;
+  for (std::int64_t k = 0; k < 100; ++k) ids.push_back(k * k % 7 - 1);
+  tables.add("t", DType::int32, {100}, ids);
+  const std::string same = "@t[k] == @t[pos] & 0 <= @t[k] & 0 <= pos";
+  EXPECT_EQ(program_of(same + " & 0 <= @t[pos]", 160, 100, tables),
+            program_of(same, 160, 100, tables));
+  EXPECT_NE(program_of(same + " & 1 <= @t[pos]", 160, 100, tables),
+            program_of(same, 160, 100, tables));
+  const std::string other = "@t[k] != @t[pos] & 0 <= @t[k] & 0 <= pos";
+  EXPECT_NE(program_of(other + " & 0 <= @t[pos]", 160, 100, tables),
+            program_of(other, 160, 100, tables));
+}
+
 TEST(Simplify, NeverChangesWhichCellsAreUndefined) {
   // 0 * x is 0 only where x has a value, and q // k has no value for k = 0.
   for (const char* text : {"0 * (q // k) == 0", "q // k == q // k", "q // k - q // k == 0",
