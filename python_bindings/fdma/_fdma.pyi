@@ -1478,15 +1478,19 @@ def expr_node(
 
 def fold_expr(op: str, operands: Sequence[int]) -> int | None:
     """
-    The value of an operation on numbers, conditions being 0 and 1; None where it is undefined.
+    Returns the value of an operation on numbers, conditions being 0 and 1. It is
+    None where the value is undefined.
     """
 
 def named_masks() -> list[tuple[str, str, str]]:
-    """Of each form of a named mask its name, its signature and an example."""
+    """
+    Returns the name, the signature and an example of each form of a named mask.
+    """
 
 def operator_names() -> list[tuple[str, str, str]]:
     """
-    Of each operation its name here, in texts, and in Python: a method or a function.
+    Returns three names of each operation: the one here, the one in texts, and the
+    method or function of Python.
     """
 
 def named_node(name: str, operands: Sequence[ExprNode], keywords: Sequence[str]) -> ExprNode:
