@@ -98,7 +98,7 @@ struct Workload {
     EvenCall call = even_call(plan, num_workers, is_all);
     FDMA_TRY(std::unique_ptr<PreparedPlan> prepared, prepare(std::move(plan)));
     FDMA_TRY(DeviceMemory workspace, DeviceMemory::allocate(prepared->workspace_bytes()));
-    return Workload{std::move(call), shape, std::move(prepared), std::move(workspace), {}};
+    return Workload{call, shape, std::move(prepared), std::move(workspace), {}};
   }
 };
 
