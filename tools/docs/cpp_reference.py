@@ -126,6 +126,7 @@ def run_doxygen(output: Path) -> None:
     if done.returncode != 0 or done.stderr:
         raise RuntimeError(f"doxygen:\n{done.stderr}")
     name_files_by_path(output / "xml")
+    drop_row_macros(output / "xml")
 
 
 def name_files_by_path(xml: Path) -> None:
@@ -137,6 +138,26 @@ def name_files_by_path(xml: Path) -> None:
         assert location is not None and name is not None
         name.text = location.get("file")
     index.write(xml / "index.xml", encoding="utf-8")
+
+
+def drop_row_macros(xml: Path) -> None:
+    """Headers define the macros of rows for a few lines, several of them alike; none is public."""
+    for path in xml.glob("*.xml"):
+        tree = ElementTree.parse(path)
+        found = [
+            (parent, member)
+            for parent in tree.iter()
+            for member in [*parent.findall("memberdef"), *parent.findall("member")]
+            if member.get("kind") == "define" and member.findtext("name") in ROW_MACROS
+        ]
+        for parent, member in found:
+            parent.remove(member)
+        if found:
+            for compound in tree.iter("compounddef"):
+                for section in compound.findall("sectiondef"):
+                    if section.find("memberdef") is None:
+                        compound.remove(section)
+            tree.write(path, encoding="utf-8")
 
 
 class PublicHeaders(Directive):  # type: ignore[misc]
