@@ -1,3 +1,7 @@
+// Makes the nodes of a program: equal nodes are one, constants fold, and each operator has its rules
+// that simplify.
+//
+// Longer than most files: the rules of all operators stand in one place.
 #include "ir/builder.hpp"
 
 #include <algorithm>
