@@ -1,3 +1,5 @@
+// Folds operators of the language on known values, by the operators of programs that they are written
+// with.
 #include <vector>
 
 #include "bind/program_form.hpp"
