@@ -75,9 +75,7 @@ std::unique_ptr<const PreparedPlan> prepared(const AttentionPlan& plan, Stream s
            fmt::format("upload: expected a plan for {}, got one for {}",
                        to_string(backend_for(Device::cuda)), to_string(plan.backend)));
   }
-  // The plan outlives the call, and a GPU's copy does not refer to it.
-  return value_or_throw(prepare(
-      std::shared_ptr<const AttentionPlan>(std::shared_ptr<void>(), &plan), stream, options));
+  return value_or_throw(prepare(plan, stream, options));  // a copy, which the backend may keep
 }
 
 void* PlanOnDevice::workspace(Stream stream) const {
