@@ -1,12 +1,14 @@
-// merge on the GPU. A group of up to 32 lanes merges a row, each lane 16 bytes of columns at a
-// time; neighbouring groups have neighbouring queries, because lse is contiguous along them.
+// merge on the GPU. A group of up to 32 lanes merges a row, each lane two times 16 bytes of columns
+// at a time; neighbouring groups have neighbouring queries, because lse is contiguous along them.
 //
-// Parts are taken four at a time: their lse and their columns are loaded together, and the sums
-// so far are scaled where a larger lse comes (online softmax). So a row of up to four parts waits
-// for memory once. Every lane of a row computes the same weights.
+// Parts are taken two at a time: their lse and their columns are loaded together, and the sums so
+// far are scaled where a larger lse comes (online softmax). Every lane of a row computes the same
+// weights. Memory is what binds; four parts at a time, or one vector a thread, leave the registers
+// for fewer threads or spend more instructions on addresses (docs/notes/merge.md).
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <bit>
 #include <type_traits>
 
@@ -14,20 +16,18 @@
 #include "cuda/cuda_error.hpp"
 #include "cuda/gpu_library.hpp"
 #include "fdma/base/interval.hpp"
+#include "ptx/warpgroup.cuh"
 
 namespace fdma::sm90 {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarpSize = 32;
-constexpr int kAtOnce = 4;  // parts
+constexpr int kAtOnce = 2;  // parts
 constexpr int kVectorBytes = 16;
-
-/// kElements neighbouring elements, which one instruction loads or stores.
-template <class T, int kElements>
-struct alignas(sizeof(T) * kElements) Elements {
-  T at[kElements];
-};
+/// Two vectors of a row share what a thread computes for the row.
+constexpr int kVectorsOfThread = 2;
+constexpr std::int64_t kMaxGridHeads = 65535;
 
 template <class T>
 __device__ __forceinline__ float to_float(T value) {
@@ -51,6 +51,38 @@ __device__ __forceinline__ T from_float(float value) {
   }
 }
 
+/// kElements neighbouring elements, which one instruction loads or stores. Those of 16 bits stay
+/// pairs in 32-bit words until they are used, for each would take a register of its own.
+template <class T, int kElements>
+struct alignas(sizeof(T) * kElements) Elements {
+  static constexpr bool kIsPaired = sizeof(T) == 2 && kElements > 1;
+  using Word = std::conditional_t<kIsPaired, std::uint32_t, T>;
+  static constexpr int kOfWord = static_cast<int>(sizeof(Word) / sizeof(T));
+  Word words[kElements / kOfWord];
+
+  __device__ __forceinline__ float at(int e) const {
+    const Word word = words[e / kOfWord];
+    if constexpr (!kIsPaired) {
+      return to_float(word);
+    } else if constexpr (std::is_same_v<T, __half>) {
+      return to_float(__ushort_as_half(static_cast<unsigned short>(word >> 16 * (e % 2))));
+    } else {
+      return __uint_as_float(e % 2 == 0 ? word << 16 : word & 0xffff0000u);
+    }
+  }
+  __device__ __forceinline__ void set(const float (&values)[kElements], float scale) {
+#pragma unroll
+    for (int i = 0; i < kElements / kOfWord; ++i) {
+      if constexpr (!kIsPaired) {
+        words[i] = from_float<T>(values[i] * scale);
+      } else {
+        words[i] = ptx::pack<T>(values[2 * i] * scale, values[2 * i + 1] * scale);
+      }
+    }
+  }
+};
+
+/// A row of a head, and the batch element and head.
 struct Row {
   std::int64_t batch, head, q;
 
@@ -59,24 +91,29 @@ struct Row {
   }
 };
 
-/// Merges columns [column, column + kElements) of a row. Every lane gets the row's lse.
-template <class T, int kElements>
+/// Merges kVectors vectors of a row, `step` columns from one to the next, as far as the row has
+/// them. Every lane gets the row's lse.
+template <class T, int kElements, int kVectors>
 __device__ __forceinline__ float merge_columns(const MergeCall& call, const Row& row,
-                                               std::int64_t column) {
+                                               std::int64_t column, std::int64_t step) {
   using Vector = Elements<T, kElements>;
+  const auto exists = [&](int v) { return v == 0 || column + v * step < call.head_dim_v; };
   float largest = -INFINITY, sum = 0.0f;
-  float sums[kElements] = {};
+  float sums[kVectors][kElements] = {};
   for (int first = 0; first < call.num_parts; first += kAtOnce) {
     float lse[kAtOnce];
-    Vector values[kAtOnce];
+    Vector values[kAtOnce][kVectors];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       lse[i] = -INFINITY;
       if (first + i >= call.num_parts) continue;
       const MergeCall::Part& part = call.parts[first + i];
       lse[i] = __ldg(part.lse + row.offset(part.lse_strides));
-      values[i] = *reinterpret_cast<const Vector*>(static_cast<const T*>(part.out) +
-                                                   row.offset(part.out_strides) + column);
+      const T* const from = static_cast<const T*>(part.out) + row.offset(part.out_strides) + column;
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (exists(v)) values[i][v] = *reinterpret_cast<const Vector*>(from + v * step);
+      }
     }
     float next = largest;
 #pragma unroll
@@ -86,15 +123,23 @@ __device__ __forceinline__ float merge_columns(const MergeCall& call, const Row&
     largest = next;
     sum *= scale;
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) sums[e] *= scale;
+    for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) sums[v][e] *= scale;
+    }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if (lse[i] == -INFINITY) continue;
       const float weight = expf(lse[i] - largest);
       sum += weight;
 #pragma unroll
-      for (int e = 0; e < kElements; ++e)
-        sums[e] = fmaf(weight, to_float(values[i].at[e]), sums[e]);
+      for (int v = 0; v < kVectors; ++v) {
+        if (!exists(v)) continue;
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          sums[v][e] = fmaf(weight, values[i][v].at(e), sums[v][e]);
+        }
+      }
     }
   }
   const float total = sum == 0.0f ? -INFINITY : largest + logf(sum);
@@ -102,40 +147,52 @@ __device__ __forceinline__ float merge_columns(const MergeCall& call, const Row&
   if (call.sinks != nullptr && sum != 0.0f) {
     scale /= 1.0f + expf(__ldg(call.sinks + row.offset(call.sink_strides)) - total);
   }
-  Vector merged;
+  T* const to = static_cast<T*>(call.out) + row.offset(call.out_strides) + column;
 #pragma unroll
-  for (int e = 0; e < kElements; ++e) merged.at[e] = from_float<T>(sums[e] * scale);
-  *reinterpret_cast<Vector*>(static_cast<T*>(call.out) + row.offset(call.out_strides) + column) =
-      merged;
+  for (int v = 0; v < kVectors; ++v) {
+    if (!exists(v)) continue;
+    Vector merged;
+    merged.set(sums[v], scale);
+    *reinterpret_cast<Vector*>(to + v * step) = merged;
+  }
   return total;
 }
 
-/// Groups of `lanes` threads (a power of two up to 32) merge one row each.
-template <class T, int kElements>
-__global__ void __launch_bounds__(kThreads)
+/// A block merges rows of one head, so that where its rows begin is computed once for all of its
+/// threads. Groups of `lanes` threads (a power of two up to 32) merge one row each.
+template <class T, int kElements, int kVectors>
+__global__ void __launch_bounds__(kThreads, 4)
     merge_kernel(const __grid_constant__ MergeCall call, int lanes) {
-  const auto thread = static_cast<int>(threadIdx.x);
-  const std::uint32_t index = blockIdx.x * static_cast<std::uint32_t>(kThreads / lanes) +
-                              static_cast<std::uint32_t>(thread / lanes);
-  if (index >= static_cast<std::uint32_t>(call.num_rows())) return;
-  const auto q_len = static_cast<std::uint32_t>(call.q_len);
+  const int lane = static_cast<int>(threadIdx.x) % lanes;
+  const std::int64_t q = std::int64_t{blockIdx.x} * (blockDim.x / static_cast<unsigned>(lanes)) +
+                         static_cast<int>(threadIdx.x) / lanes;
+  if (q >= call.q_len) return;
   const auto heads = static_cast<std::uint32_t>(call.heads);
-  const Row row{index / q_len / heads, index / q_len % heads, index % q_len};
-  const int lane = thread % lanes;
-  float lse = 0.0f;
-  for (std::int64_t column = std::int64_t{lane} * kElements; column < call.head_dim_v;
-       column += std::int64_t{lanes} * kElements) {
-    lse = merge_columns<T, kElements>(call, row, column);
+  const auto num_heads = static_cast<std::uint32_t>(call.batch) * heads;
+  for (std::uint32_t index = blockIdx.y; index < num_heads; index += gridDim.y) {
+    const Row row{index / heads, index % heads, q};
+    const std::int64_t step = std::int64_t{lanes} * kElements;
+    float lse = 0.0f;
+    for (std::int64_t column = std::int64_t{lane} * kElements; column < call.head_dim_v;
+         column += step * kVectors) {
+      lse = merge_columns<T, kElements, kVectors>(call, row, column, step);
+    }
+    if (lane == 0 && call.lse != nullptr) call.lse[row.offset(call.lse_strides)] = lse;
   }
-  if (lane == 0 && call.lse != nullptr) call.lse[row.offset(call.lse_strides)] = lse;
 }
 
-template <class T, int kElements>
+template <class T, int kElements, int kVectors>
 void launch(const MergeCall& call, cudaStream_t stream) {
-  const auto vectors = static_cast<std::uint64_t>(ceil_div(call.head_dim_v, kElements));
+  const auto vectors =
+      static_cast<std::uint64_t>(ceil_div(call.head_dim_v, std::int64_t{kElements} * kVectors));
   const int lanes = vectors >= kWarpSize ? kWarpSize : static_cast<int>(std::bit_ceil(vectors));
-  const auto blocks = static_cast<unsigned>(ceil_div(call.num_rows(), kThreads / lanes));
-  merge_kernel<T, kElements><<<blocks, kThreads, 0, stream>>>(call, lanes);
+  // Rows of few queries take small blocks.
+  const auto rows = static_cast<std::int64_t>(std::bit_ceil(
+      static_cast<std::uint64_t>(std::min(call.q_len, kThreads / std::int64_t{lanes}))));
+  const int threads = std::max(kWarpSize, static_cast<int>(rows) * lanes);
+  const dim3 grid(static_cast<unsigned>(ceil_div(call.q_len, threads / lanes)),
+                  static_cast<unsigned>(std::min(call.batch * call.heads, kMaxGridHeads)));
+  merge_kernel<T, kElements, kVectors><<<grid, threads, 0, stream>>>(call, lanes);
 }
 
 bool has_vectors(const void* out, const RowStrides& strides, std::int64_t elements) {
@@ -152,7 +209,7 @@ void launch_for(const MergeCall& call, cudaStream_t stream) {
     const MergeCall::Part& part = call.parts[static_cast<std::size_t>(i)];
     is_aligned = is_aligned && has_vectors(part.out, part.out_strides, kElements);
   }
-  is_aligned ? launch<T, kElements>(call, stream) : launch<T, 1>(call, stream);
+  is_aligned ? launch<T, kElements, kVectorsOfThread>(call, stream) : launch<T, 1, 1>(call, stream);
 }
 
 }  // namespace
