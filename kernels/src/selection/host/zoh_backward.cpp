@@ -102,7 +102,7 @@ std::vector<float> unpadded(const std::vector<float>& sums, const ZohShape& shap
   return result;
 }
 
-void run(const zoh::BackwardCall& call, const ZohBackwardTensors& tensors, int num_threads) {
+void run(const zoh::HostBackwardCall& call, const ZohBackwardTensors& tensors, int num_threads) {
   const ZohShape& shape = call.forward.shape;
   const std::int64_t blocks_per_batch = (shape.kv_len + zoh::kBlockKeys - 1) / zoh::kBlockKeys;
   const std::int64_t num_blocks = shape.num_batches * blocks_per_batch;
@@ -160,7 +160,7 @@ Result<void> zoh_scores_backward(const ZohBackwardTensors& tensors, const ZohOpt
   }
   FDMA_TRY_VOID(zoh::check_num_threads(options));
   try {
-    zoh::BackwardCall call{};
+    zoh::HostBackwardCall call{};
     call.forward = zoh::make_call(shape, options.mode, tensors.values, tensors.dt_proj,
                                   tensors.a_coef, zoh::kPadding);
     call.dscores = static_cast<const float*>(tensors.dscores.data);

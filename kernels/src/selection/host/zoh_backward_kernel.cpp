@@ -108,8 +108,8 @@ std::int64_t row_bytes(const TensorView& rows, std::int64_t batch, std::int64_t 
 }
 
 /// Stores a row of dvalues plus other_dvalues; `row` is overwritten.
-void store_row(const BackwardCall& call, std::int64_t batch, std::int64_t key, std::int64_t head,
-               float* row) {
+void store_row(const HostBackwardCall& call, std::int64_t batch, std::int64_t key,
+               std::int64_t head, float* row) {
   const auto length = static_cast<std::size_t>(call.forward.shape.head_dim);
   if (call.other_dvalues.data != nullptr) {
     thread_local std::vector<float> other;
@@ -124,7 +124,7 @@ void store_row(const BackwardCall& call, std::int64_t batch, std::int64_t key, s
 }
 
 /// Stores a row of dvalues that scores add nothing to.
-void store_nothing(const BackwardCall& call, std::int64_t batch, std::int64_t key,
+void store_nothing(const HostBackwardCall& call, std::int64_t batch, std::int64_t key,
                    std::int64_t head) {
   if (call.dvalues.data == nullptr || call.is_in_place) return;
   thread_local std::vector<float> row;
@@ -173,7 +173,7 @@ void differentiate(const HostScoresCall& call, const BlockKeys& keys, const floa
 
 /// Gradients where each head sees its own values, one row of them at a time.
 template <class T>
-void spread_per_head(const BackwardCall& call, std::int64_t batch, const BlockKeys& keys,
+void spread_per_head(const HostBackwardCall& call, std::int64_t batch, const BlockKeys& keys,
                      const float* ddt, Sums& sums) {
   const FloatTag tag;
   const HostScoresCall& forward = call.forward;
@@ -251,8 +251,8 @@ void add_products_to_rows(float* to, std::size_t to_stride, std::size_t num_rows
 
 /// Gradients where each head sees the values of all heads: two products for each head's values.
 template <class T>
-void spread_wide(const BackwardCall& call, std::int64_t batch, const BlockKeys& keys, float* ddt,
-                 Sums& sums) {
+void spread_wide(const HostBackwardCall& call, std::int64_t batch, const BlockKeys& keys,
+                 float* ddt, Sums& sums) {
   const HostScoresCall& forward = call.forward;
   const auto heads = static_cast<std::size_t>(forward.shape.num_heads_kv);
   const auto length = static_cast<std::size_t>(forward.shape.head_dim);
@@ -297,7 +297,7 @@ void spread_wide(const BackwardCall& call, std::int64_t batch, const BlockKeys& 
 }
 
 template <class T>
-void backward_of(const BackwardCall& call, std::int64_t batch, const BlockKeys& keys,
+void backward_of(const HostBackwardCall& call, std::int64_t batch, const BlockKeys& keys,
                  float* dscores, Sums& sums) {
   const HostScoresCall& forward = call.forward;
   const std::int64_t heads = forward.shape.num_heads_kv;
@@ -328,7 +328,7 @@ void backward_of(const BackwardCall& call, std::int64_t batch, const BlockKeys& 
   }
 }
 
-void backward_block_here(const BackwardCall& call, std::int64_t batch, std::int64_t first,
+void backward_block_here(const HostBackwardCall& call, std::int64_t batch, std::int64_t first,
                          std::int64_t count, Sums& sums) {
   const std::int64_t heads = call.forward.shape.num_heads_kv;
   thread_local std::vector<float> dscores;
@@ -369,7 +369,7 @@ namespace fdma::zoh {
 HWY_EXPORT(backward_block_here);
 HWY_EXPORT(narrow_here);
 
-void backward_block(const BackwardCall& call, std::int64_t batch, std::int64_t first,
+void backward_block(const HostBackwardCall& call, std::int64_t batch, std::int64_t first,
                     std::int64_t count, Sums& sums) {
   HWY_DYNAMIC_DISPATCH(backward_block_here)(call, batch, first, count, sums);
 }

@@ -40,7 +40,7 @@ void score_block(const HostScoresCall& call, std::int64_t batch, std::int64_t fi
                  std::int64_t count);
 
 /// One checked call of zoh_scores_backward. `forward` has no scores.
-struct BackwardCall {
+struct HostBackwardCall {
   HostScoresCall forward;
   const float* dscores;
   std::int64_t dscore_batch_stride, dscore_head_stride, dscore_key_stride;
@@ -58,7 +58,7 @@ struct Sums {
 };
 
 /// Gradients of keys [first, first + count) of batch element `batch`, count <= kBlockKeys.
-void backward_block(const BackwardCall& call, std::int64_t batch, std::int64_t first,
+void backward_block(const HostBackwardCall& call, std::int64_t batch, std::int64_t first,
                     std::int64_t count, Sums& sums);
 
 /// Numbers as elements of `dtype`, rounded to nearest even.
