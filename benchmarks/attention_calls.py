@@ -41,7 +41,7 @@ def prepare(
         plan = planned(fdma, mask, shape, **options)
         costs["plan_ms"].append(time.perf_counter() - begin)
         begin = time.perf_counter()
-        uploaded = fdma.upload(plan)
+        uploaded = fdma.prepare(plan)
         torch.cuda.synchronize()
         costs["upload_ms"].append(time.perf_counter() - begin)
     return mask, plan, uploaded, {name: 1e3 * statistics.median(x) for name, x in costs.items()}

@@ -26,8 +26,8 @@ class BackwardCalls:
         torch.manual_seed(7)
         self.dout = torch.randn_like(problem.out)
         self.gradients = [torch.full_like(x, torch.nan) for x in (problem.q, problem.k, problem.v)]
-        self.plan = fdma.upload(plan, waits=True)
-        self.plan_in_order = fdma.upload(plan, deterministic=True, waits=True)
+        self.plan = fdma.prepare(plan, waits=True)
+        self.plan_in_order = fdma.prepare(plan, deterministic=True, waits=True)
         stream = torch.cuda.current_stream().cuda_stream
 
         def call(deterministic: bool) -> Callable[[], object]:

@@ -84,10 +84,11 @@ class Bench:
 
     def plan_bytes(self) -> int:
         """Of plans and workspaces that are kept, which PyTorch's allocator does not count."""
+        from fdma import _fdma
         from fdma.attention.plans import plans
 
         kept = [entry.plan for entry in plans._entries.values()]
-        return sum(plan.nbytes + getattr(plan, "workspace_nbytes", 0) for plan in kept)
+        return int(sum(plan.nbytes for plan in kept)) + _fdma.workspaces_nbytes()
 
     def peak_bytes(self, step: Callable[[], object]) -> int:
         """Beyond what was there before the step."""

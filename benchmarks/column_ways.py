@@ -52,7 +52,7 @@ def measure_ways(fdma: Any, problem: TopkProblem, row: Row, quick: bool) -> Run:
     expected = None
     for way in WAYS:
         plan = planned(fdma, compiled, row, columns=way)
-        uploaded = fdma.upload(plan)
+        uploaded = fdma.prepare(plan)
         calls[way] = problem.attention_call(fdma, uploaded)
         calls[way]()
         if expected is None:
@@ -62,7 +62,7 @@ def measure_ways(fdma: Any, problem: TopkProblem, row: Row, quick: bool) -> Run:
             raise WrongResultError(f"{way} differs from scan by {apart:.3g}")
         run[f"{way}_predicted_ms"] = fdma.estimate_plan(plan, profile)["sustained_time_us"] / 1e3
         run[f"{way}_plan_bytes"] = plan.nbytes
-        run[f"{way}_workspace_bytes"] = uploaded.launch_nbytes
+        run[f"{way}_workspace_bytes"] = uploaded.workspace_nbytes
         run[f"{way}_tiles"] = plan.counts
     timing = Timing(problem.torch, calls, quick)
     return run | timing.medians_ms()

@@ -468,7 +468,7 @@ def attention(
     q: Array,
     k: Array,
     v: Array,
-    mask: BlockMask | AttentionPlan | DevicePlan,
+    mask: BlockMask | AttentionPlan | PreparedPlan,
     *,
     key_bias: Array | None = None,
     softmax_scale: float | None = None,
@@ -480,6 +480,7 @@ def attention(
     q_lens: Array | None = None,
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
+    waits: bool = False,
 ) -> tuple[NewArray, NewArray]:
     """
     Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
@@ -490,10 +491,11 @@ def attention(
     or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
     q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
     -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
-    mask is a BlockMask, an AttentionPlan or a DevicePlan. The int32 arrays
+    mask is a BlockMask, an AttentionPlan or a PreparedPlan. The int32 arrays
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
-    of a closed-form plan.
+    of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
+    launch; with waits=True it returns when the results are there.
     """
 
 @overload
@@ -501,7 +503,7 @@ def attention(
     q: Array,
     k: Array,
     v: Array,
-    mask: BlockMask | AttentionPlan | DevicePlan,
+    mask: BlockMask | AttentionPlan | PreparedPlan,
     *,
     key_bias: Array | None = None,
     softmax_scale: float | None = None,
@@ -513,6 +515,7 @@ def attention(
     q_lens: Array | None = None,
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
+    waits: bool = False,
 ) -> NewArray:
     """
     Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
@@ -523,10 +526,11 @@ def attention(
     or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
     q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
     -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
-    mask is a BlockMask, an AttentionPlan or a DevicePlan. The int32 arrays
+    mask is a BlockMask, an AttentionPlan or a PreparedPlan. The int32 arrays
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
-    of a closed-form plan.
+    of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
+    launch; with waits=True it returns when the results are there.
     """
 
 @overload
@@ -534,7 +538,7 @@ def attention(
     q: Array,
     k: Array,
     v: Array,
-    mask: BlockMask | AttentionPlan | DevicePlan,
+    mask: BlockMask | AttentionPlan | PreparedPlan,
     *,
     key_bias: Array | None = None,
     softmax_scale: float | None = None,
@@ -546,6 +550,7 @@ def attention(
     q_lens: Array | None = None,
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
+    waits: bool = False,
 ) -> tuple[_Out, NewArray]:
     """
     Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
@@ -556,10 +561,11 @@ def attention(
     or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
     q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
     -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
-    mask is a BlockMask, an AttentionPlan or a DevicePlan. The int32 arrays
+    mask is a BlockMask, an AttentionPlan or a PreparedPlan. The int32 arrays
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
-    of a closed-form plan.
+    of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
+    launch; with waits=True it returns when the results are there.
     """
 
 @overload
@@ -567,7 +573,7 @@ def attention(
     q: Array,
     k: Array,
     v: Array,
-    mask: BlockMask | AttentionPlan | DevicePlan,
+    mask: BlockMask | AttentionPlan | PreparedPlan,
     *,
     key_bias: Array | None = None,
     softmax_scale: float | None = None,
@@ -579,6 +585,7 @@ def attention(
     q_lens: Array | None = None,
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
+    waits: bool = False,
 ) -> _Out:
     """
     Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
@@ -589,10 +596,11 @@ def attention(
     or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
     q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
     -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
-    mask is a BlockMask, an AttentionPlan or a DevicePlan. The int32 arrays
+    mask is a BlockMask, an AttentionPlan or a PreparedPlan. The int32 arrays
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
-    of a closed-form plan.
+    of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
+    launch; with waits=True it returns when the results are there.
     """
 
 @overload
@@ -600,7 +608,7 @@ def attention(
     q: Array,
     k: Array,
     v: Array,
-    mask: BlockMask | AttentionPlan | DevicePlan,
+    mask: BlockMask | AttentionPlan | PreparedPlan,
     *,
     key_bias: Array | None = None,
     softmax_scale: float | None = None,
@@ -612,6 +620,7 @@ def attention(
     q_lens: Array | None = None,
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
+    waits: bool = False,
 ) -> tuple[NewArray, _Lse]:
     """
     Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
@@ -622,10 +631,11 @@ def attention(
     or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
     q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
     -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
-    mask is a BlockMask, an AttentionPlan or a DevicePlan. The int32 arrays
+    mask is a BlockMask, an AttentionPlan or a PreparedPlan. The int32 arrays
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
-    of a closed-form plan.
+    of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
+    launch; with waits=True it returns when the results are there.
     """
 
 @overload
@@ -633,7 +643,7 @@ def attention(
     q: Array,
     k: Array,
     v: Array,
-    mask: BlockMask | AttentionPlan | DevicePlan,
+    mask: BlockMask | AttentionPlan | PreparedPlan,
     *,
     key_bias: Array | None = None,
     softmax_scale: float | None = None,
@@ -645,6 +655,7 @@ def attention(
     q_lens: Array | None = None,
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
+    waits: bool = False,
 ) -> tuple[_Out, _Lse]:
     """
     Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
@@ -655,10 +666,11 @@ def attention(
     or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
     q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
     -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
-    mask is a BlockMask, an AttentionPlan or a DevicePlan. The int32 arrays
+    mask is a BlockMask, an AttentionPlan or a PreparedPlan. The int32 arrays
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
-    of a closed-form plan.
+    of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
+    launch; with waits=True it returns when the results are there.
     """
 
 def cpu_target() -> str:
@@ -670,12 +682,16 @@ def cpu_target() -> str:
 def available_backends() -> list[str]:
     """Returns the names of the backends that can run here."""
 
-class DevicePlan:
-    """A plan in the memory of a GPU. upload() makes it."""
+class PreparedPlan:
+    """A plan where its backend runs it. prepare() makes it."""
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend that runs it."""
 
     @property
     def device(self) -> int:
-        """The index of the GPU."""
+        """The index of the GPU; -1 for the CPU."""
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -683,21 +699,11 @@ class DevicePlan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory without the workspaces."""
-
-    @property
-    def launch_nbytes(self) -> int:
-        """Bytes of workspace that one launch needs."""
+        """Bytes that it takes where its backend computes, without workspaces."""
 
     @property
     def workspace_nbytes(self) -> int:
-        """
-        Bytes of the workspaces that the plan owns so far.
-
-        `attention` has one workspace for each stream and each graph capture.
-        `attention_call` has one for each graph capture; its streams share theirs
-        among plans, and those are not counted.
-        """
+        """Bytes of workspace that one call needs; 0 on the CPU."""
 
     @property
     def is_captured(self) -> bool:
@@ -708,26 +714,36 @@ class DevicePlan:
 
     def __repr__(self) -> str: ...
 
-def upload(
+def prepare(
     plan: AttentionPlan,
     *,
     device: int | None = None,
     stream: _Stream | None = None,
     waits: bool = False,
     deterministic: bool = False,
-) -> DevicePlan:
+) -> PreparedPlan:
     """
-    Copies a plan for sm90 to a GPU and returns it.
+    Brings a plan to where its backend runs it.
 
-    device is the index of the GPU; None means the current one. The copy is
-    ordered in `stream`; with waits=True it is complete on return, for every
-    stream. deterministic=True also copies what deterministic calls of a
-    backward plan need. NotImplementedError is raised for a plan of another
-    backend or a GPU of another architecture.
+    A plan for the CPU is kept as it is. One for a GPU is copied to the GPU with
+    the index `device`; None means the current one. The copy is ordered in
+    `stream`; with waits=True it is complete on return, for every stream.
+    deterministic=True also copies what deterministic calls of a backward plan
+    need. NotImplementedError is raised where the backend cannot run.
     """
+
+def release_workspaces() -> None:
+    """
+    Frees the workspaces that calls on GPUs share, one for each stream.
+
+    Those of captured CUDA graphs live as long as their plans.
+    """
+
+def workspaces_nbytes() -> int:
+    """Returns the bytes of all workspaces on GPUs, shared and captured."""
 
 def attention_call(
-    plan: AttentionPlan | DevicePlan,
+    plan: PreparedPlan,
     q: Array,
     k: Array,
     v: Array,
@@ -739,6 +755,9 @@ def attention_call(
     out_low: Array | None = None,
     num_threads: int = 0,
     stream: _Stream | None = None,
+    q_lens: Array | None = None,
+    kv_lens: Array | None = None,
+    cu_seqlens: Array | None = None,
 ) -> int:
     """
     Computes attention by a plan into out and lse, and returns 0.
@@ -750,6 +769,7 @@ def attention_call(
     lse. softmax_scale 0 means 1 / sqrt(head_dim). out_low has the shape and
     type of out, of 16 bits; it receives the low half of O for
     attention_backward_call. num_threads counts threads of the CPU; 0 means all.
+    q_lens, kv_lens and cu_seqlens are those of attention.
 
     If kernels cannot read some of the tensors with their strides, nothing is
     written and the result has bit i set for the i-th of q, k, v, key_bias that
@@ -757,7 +777,7 @@ def attention_call(
     """
 
 def attention_backward_call(
-    plan: AttentionPlan | DevicePlan,
+    plan: PreparedPlan,
     q: Array,
     k: Array,
     v: Array,
@@ -777,6 +797,9 @@ def attention_backward_call(
     out_low: Array | None = None,
     num_threads: int = 0,
     stream: _Stream | None = None,
+    q_lens: Array | None = None,
+    kv_lens: Array | None = None,
+    cu_seqlens: Array | None = None,
 ) -> int:
     """
     Computes the gradients of attention_call into dq, dk, dv and dkey_bias, and
@@ -787,17 +810,15 @@ def attention_backward_call(
     means that this gradient is not wanted, dlse None that it is 0. out_low is
     that of attention_call; without it a gradient of a bias, and gradients of
     few queries, take one more pass over all keys. On a GPU workspace has
-    plan.launch_nbytes bytes that nothing else uses on the stream during the
-    call; None means the plan's own. num_threads counts threads of the CPU; 0
-    means all.
+    plan.workspace_nbytes bytes that nothing else uses on the stream during the
+    call; None means that which the stream's calls share. num_threads counts
+    threads of the CPU; 0 means all. q_lens, kv_lens and cu_seqlens are those of
+    the forward call. Gradients of rows past the lengths are 0.
 
     If kernels cannot read some of the tensors with their strides, nothing is
     written and the result has bit i set for the i-th of q, k, v, key_bias,
     dout, dlse that must be made contiguous.
     """
-
-def release_workspaces() -> None:
-    """Frees the workspaces that the streams of attention_call share."""
 
 class CachedCalls:
     """
@@ -1125,7 +1146,13 @@ class DeviceTopk:
 
     @property
     def workspace_nbytes(self) -> int:
-        """Bytes of one workspace. Each stream and each graph capture has one."""
+        """Bytes of workspace that one call needs."""
+
+    @property
+    def is_captured(self) -> bool:
+        """
+        True if a CUDA graph holds a call. This object must live as long as the graph.
+        """
 
 class DeviceIncrementalTopk:
     """
@@ -1364,7 +1391,13 @@ class DynamicMaskAttention:
 
     @property
     def workspace_nbytes(self) -> int:
-        """Bytes of one workspace. Each stream and each graph capture has one."""
+        """Bytes of workspace that one call of run() needs; 0 on the host."""
+
+    @property
+    def is_captured(self) -> bool:
+        """
+        True if a CUDA graph holds a call. This object must live as long as the graph.
+        """
 
     @property
     def backward_workspace_nbytes(self) -> int:

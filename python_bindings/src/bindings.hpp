@@ -12,7 +12,8 @@ void bind_block_mask(nanobind::module_& module);
 /// compile.
 void bind_masks(nanobind::module_& module);
 
-/// AttentionPlan, DevicePlan, make_plan, upload, attention, cpu_target, available_backends.
+/// AttentionPlan, PreparedPlan, make_plan, prepare, attention, cpu_target, available_backends,
+/// release_workspaces, workspaces_nbytes.
 void bind_attention(nanobind::module_& module);
 
 /// attention_call, attention_backward_call.

@@ -28,6 +28,13 @@ const BackendTraits& cpu_traits() {
   return the_traits;
 }
 
+// A call of one work tile wakes no thread.
+template <class Options>
+Options options_of(const AttentionPlan& plan, Options options) {
+  if (plan.num_work_tiles() == 1 && options.num_threads == 0) options.num_threads = 1;
+  return options;
+}
+
 class CpuPlan final : public PreparedPlan {
  public:
   explicit CpuPlan(std::shared_ptr<const AttentionPlan> plan)
@@ -36,11 +43,11 @@ class CpuPlan final : public PreparedPlan {
   std::int64_t size_bytes() const override { return plan_->size_bytes(); }
   Result<void> forward(const AttentionTensors& tensors, const Launch&,
                        const AttentionOptions& options) const override {
-    return attention_forward(*plan_, tensors, options);
+    return attention_forward(*plan_, tensors, options_of(*plan_, options));
   }
   Result<void> backward(const BackwardTensors& tensors, const Launch&,
                         const BackwardOptions& options) const override {
-    return attention_backward(*plan_, tensors, options);
+    return attention_backward(*plan_, tensors, options_of(*plan_, options));
   }
 
  private:

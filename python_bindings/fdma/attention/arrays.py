@@ -96,9 +96,8 @@ def jax_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
     checked_backend(params.backend, is_on_gpu, device)
     if device.platform not in ("cpu", "gpu", "cuda"):
         raise NotImplementedError(f"q: is on {device}; move it to the CPU or a CUDA GPU")
-    # The call waits for its end, because its plan may be uploaded for this call alone.
-    index = int(device.local_hardware_id or 0) if is_on_gpu else None
-    return _run(jax.numpy, q, k, v, params, None, index)
+    place = Place(int(device.local_hardware_id or 0)) if is_on_gpu else None
+    return _run(jax.numpy, q, k, v, params, place)
 
 
 def rows_of(xp: Any, array: Any) -> Any:
@@ -115,7 +114,6 @@ def _run(
     v: Any,
     params: _CallParams,
     place: Place | None = None,
-    device: int | None = None,
 ) -> Any:
     mask, bias, scale, layout, return_lse = params[:5]
     heads_first = is_heads_first(layout)
@@ -146,7 +144,7 @@ def _run(
         extents.head_dim_v,
         dtype,
         bias is not None,
-        device if place is None else place.device,
+        None if place is None else place.device,
     )
     key = (compiled._handle, geometry)
     plan = plans.of_call(key) or plans.get(key, compiled, geometry, place, num_threads)
@@ -168,12 +166,17 @@ def run_plan(
     out: Any,
     lse: Any,
     num_threads: int | None,
+    mask: Any,
+    deterministic: bool,
+    planned_backward: Any,
     **words: Any,
 ) -> Any:
     """(result, log-sum-exp) of a plan that was looked up before, written to out and lse where they
     are given. words: softmax_scale, and the lengths of a closed-form plan. is_short: rows may lie
-    past lengths; they are set.
+    past lengths; they are set. mask, deterministic and planned_backward are for gradients,
+    which arrays do not have.
     """
+    del mask, deterministic, planned_backward
     name = framework(q)
     if name == "jax" and not (out is None and lse is None):
         raise NotImplementedError("out, lse: JAX has no memory that others may write")
@@ -229,14 +232,14 @@ def _run_core(
     if is_jax(q):
         if is_empty:
             return xp.zeros((*q.shape[:3], v.shape[3]), q.dtype), xp.full(rows, -np.inf, np.float32)
-        # The core makes the arrays. Transposes and conversions are queued on a stream of JAX's own,
-        # so the call waits for them.
+        # The core makes the arrays. JAX queues transposes and conversions, and what follows, on
+        # streams of its own, so the call waits for its arguments and for its results.
         import jax
 
         if heads_first:
             q, k, v = (xp.swapaxes(x, 1, 2) for x in (q, k, v))
         jax.block_until_ready((q, k, v) if bias is None else (q, k, v, bias))
-        result = _fdma.attention(q, k, v, plan, key_bias=bias, **words, stream=0)
+        result = _fdma.attention(q, k, v, plan, key_bias=bias, **words, stream=0, waits=True)
         out, lse = (xp.from_dlpack(x) for x in result)
         return xp.swapaxes(out, 1, 2) if heads_first else out, lse
     if out is None:

@@ -246,7 +246,7 @@ def _on_gpu(scores: Any, w: int, among: BlockMask, heads: int) -> BlockMask:
 
     def prepare() -> Entry:
         made = _fdma.DeviceTopk(among._core, w, batch=batch, heads_kv=heads_kv, device=device)
-        return Entry(made, made.nbytes + made.workspace_nbytes)
+        return Entry(made, made.nbytes)
 
     selector: _fdma.DeviceTopk = plans.prepared(key, prepare).plan
     kept: Any = selector.select(scores)

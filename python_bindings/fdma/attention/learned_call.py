@@ -131,7 +131,7 @@ def _prepare(
         gradients=params.gradients,
         device=device,
     )
-    return Entry(held, held.nbytes + held.workspace_nbytes)
+    return Entry(held, held.nbytes)
 
 
 def _run(

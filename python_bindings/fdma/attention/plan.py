@@ -3,7 +3,7 @@
 A plan object is an entry of the cache that `fdma.attention` looks its plans up in, with the mask
 and the shape that it was made for. `run` checks its tensors against them and goes the way of
 `fdma.attention` from there on. What that way has no words for (outputs that the caller gives,
-lengths and documents of one call) goes to the core directly.
+lengths and documents of one call) goes by arrays.py and plan_torch.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..masks.expr_types import MaskExpr
 from .call import Layout, runner_of
 from .frameworks import framework
 from .plan_arguments import are_same, compiled_mask, described, functions_of, shape_of
-from .plans import DType, Entry, Geometry, plans
+from .plans import DType, Entry, Geometry, Place, plans
 from .shapes import Extents, checked_extents, checked_scale, is_heads_first, refuse_bias
 from .threads import process_threads
 
@@ -35,12 +35,24 @@ class AttentionPlan:
     (1, 8, 300, 64)
     """
 
-    __slots__ = ("_backward", "_forward", "_geometry", "_layout", "_mask", "_shape", "_shapes")
+    __slots__ = (
+        "_backward",
+        "_forward",
+        "_geometry",
+        "_has_short_rows",
+        "_layout",
+        "_mask",
+        "_place",
+        "_shape",
+        "_shapes",
+    )
 
     _mask: BlockMask
+    _has_short_rows: bool
     _shape: Extents
     _layout: Layout
     _geometry: Geometry
+    _place: Place | None
     _shapes: tuple[tuple[int, ...], ...]
     _forward: Entry
     _backward: Entry | None
@@ -152,12 +164,12 @@ class AttentionPlan:
         The result and its gradients are those of that function. A plan has a key bias in every run
         or in none.
 
-        out, lse: arrays of the framework that receive the results, for calls without gradients.
+        out, lse: arrays of the framework that receive the results, for runs without gradients.
         Rows past lengths are set to 0 and -inf.
 
         A closed-form plan takes the following arrays, int32 and where q is. They replace what the
-        mask says for this run; the plan's own lengths are upper bounds. Such a run has no
-        gradients.
+        mask says for this run; the plan's own lengths are upper bounds. With PyTorch such a run has
+        gradients, which are 0 for rows past lengths; it is not there in torch.compile.
 
         q_lens, kv_lens: [batch], the lengths of each batch element.
         cu_seqlens_q, cu_seqlens_k: [documents + 1] or [batch, documents + 1], the borders of packed
@@ -198,14 +210,24 @@ class AttentionPlan:
         results = functions_of(q).run(
             *(self._forward.plan, q, k, v, key_bias),
             heads_first=self._layout == "bhsd",
-            is_short="q_lens" in lengths or min(self._mask.q_lens) < self._shape.q_len,
+            is_short="q_lens" in lengths or self._has_short_rows,
             out=out,
             lse=lse,
             softmax_scale=scale,
             num_threads=num_threads,
+            mask=self._mask,
+            deterministic=deterministic,
+            planned_backward=self._planned_backward,
             **lengths,
         )
         return results if return_lse else results[0]
+
+    def _planned_backward(self, deterministic: bool, num_threads: int) -> Any:
+        """The plan of the gradients of runs in closed form, made if there is none yet."""
+        if self._backward is None:
+            geometry = self._geometry.backward(deterministic)
+            self._backward = plans.entry(self._mask, geometry, self._place, num_threads)
+        return self._backward.plan
 
     def __repr__(self) -> str:
         shape = self._shape
@@ -336,8 +358,6 @@ def plan(
     >>> fdma.plan("causal", q=(2, 8, 1024, 64), k=(2, 8, 1024, 64))  # doctest: +ELLIPSIS
     <AttentionPlan cpu, float32, batch 2, heads 8 over 8, 1024 x 1024, head_dim 64, tile ...>
     """
-    if gradients and closed_form:
-        raise NotImplementedError("gradients: a plan in closed form has none")
     tensors = {"q": q, "k": k, "v": k if v is None else v}
     q_shape, k_shape, v_shape = (shape_of(name, x) for name, x in tensors.items())
     shape = checked_extents(q_shape, k_shape, v_shape, is_heads_first(layout))
@@ -360,8 +380,9 @@ def plan(
     made = object.__new__(AttentionPlan)
     made._mask, made._shape, made._layout = compiled, shape, layout
     made._shapes = q_shape, k_shape, v_shape
-    made._geometry = geometry
+    made._geometry, made._place = geometry, place
     made._forward = plans.entry(compiled, geometry, place, threads)
+    made._has_short_rows = min(compiled.q_lens) < shape.q_len
     made._backward = None
     if gradients:
         back = geometry.backward(deterministic)

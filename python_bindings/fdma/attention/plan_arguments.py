@@ -82,7 +82,7 @@ def _place_on(index: int) -> Place:
         from .tensors import place_of
 
         return place_of(torch.device("cuda", index))
-    return Place(index, lambda: False, lambda: None)
+    return Place(index)
 
 
 def compiled_mask(mask: Any, shape: Extents, closed_form: bool, num_threads: int) -> BlockMask:
@@ -121,9 +121,11 @@ def functions_of(array: Any) -> Functions:
 
 def _of_framework(name: str) -> Functions:
     if name == "torch":
-        from . import pytorch
+        from . import plan_torch, pytorch
 
-        return Functions(pytorch.dtype_name, pytorch.device_index, pytorch.place, pytorch.run_plan)
+        return Functions(
+            pytorch.dtype_name, pytorch.device_index, pytorch.place, plan_torch.run_plan
+        )
     from . import arrays
 
     return Functions(

@@ -54,19 +54,26 @@ class Geometry:
         return "cpu" if self.device is None else "sm90"
 
     def backward(self, deterministic: bool) -> Geometry:
-        """That of the gradients. On the CPU they are deterministic anyway."""
-        is_ordered = deterministic and self.device is not None
+        """That of the gradients.
+
+        They are deterministic anyway on the CPU, and a closed-form plan needs nothing more for it.
+        """
+        is_ordered = deterministic and self.device is not None and not self.is_closed_form
         return replace(self, direction="backward", deterministic=is_ordered)
 
 
 @dataclass(frozen=True)
 class Place:
-    """The CUDA device of a call, with the framework's functions for its streams."""
+    """The CUDA device of a call, with the framework's functions for its streams.
+
+    A plan on a device serves the arrays of every framework, so that the key of the cache names the
+    device alone.
+    """
 
     device: int
-    is_capturing: Callable[[], bool]
-    upload_stream: Callable[[], Any]
-    """A stream that nothing waits for."""
+    is_capturing: Callable[[], bool] = lambda: False
+    upload_stream: Callable[[], Any] = lambda: None
+    """A stream that nothing waits for; None: the default stream."""
 
 
 class Entry:
@@ -89,8 +96,8 @@ class Entry:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether a CUDA graph reads the plan at every replay."""
-        return bool(getattr(self.plan, "is_captured", False))
+        """Whether a CUDA graph reads what was prepared at every replay."""
+        return bool(self.plan.is_captured)
 
 
 class Plans:
@@ -227,16 +234,14 @@ def _make(mask: BlockMask, geometry: Geometry, place: Place | None, num_threads:
         direction=geometry.direction,
         num_threads=num_threads,
     )
-    if place is None:
-        return Entry(plan, plan.nbytes, plan.tile, plan.num_work_tiles)
-    uploaded = _fdma.upload(
+    prepared = _fdma.prepare(
         plan,
-        device=place.device,
-        stream=place.upload_stream(),
+        device=geometry.device,
+        stream=None if place is None else place.upload_stream(),
         waits=True,
         deterministic=geometry.deterministic,
     )
-    return Entry(uploaded, uploaded.nbytes, plan.tile, plan.num_work_tiles)
+    return Entry(prepared, prepared.nbytes, plan.tile, plan.num_work_tiles)
 
 
 plans = Plans()

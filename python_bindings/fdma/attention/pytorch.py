@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from .. import _fdma
 from ..masks.block_mask import BlockMask
 from ..masks.expr_types import MaskExpr
 from ..masks.mask_text import text_of_handle
@@ -30,9 +29,7 @@ from .tensors import (
     extents_of,
     forward,
     forward_with_out_low,
-    is_readable,
     needs_out_low,
-    new_outputs,
     number_of,
     place_of,
     run_cached,
@@ -87,9 +84,9 @@ def attention(
     if backend != "auto":
         checked_backend(backend, q.is_cuda, q.device)
     if _is_any_autocast():
-        q, k, v = _autocast(q, k, v)
+        q, k, v = autocast(q, k, v)
     if bias is not None:
-        bias = _full_bias(bias, q, k, v, heads_first)
+        bias = full_bias(bias, q, k, v, heads_first)
     if not isinstance(mask, BlockMask | str):
         mask = DENSE if mask is None else _resolved(mask, q, k, v, heads_first, threads)
     if _is_grad_enabled() and (
@@ -105,64 +102,6 @@ def attention(
         return cached
     call = CallArguments(mask, factor, heads_first, deterministic, threads)
     return forward(q, k, v, bias, call, return_lse)
-
-
-def run_plan(
-    plan: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    bias: Any,
-    *,
-    heads_first: bool,
-    is_short: bool,
-    out: Any,
-    lse: Any,
-    num_threads: int | None,
-    **words: Any,
-) -> Any:
-    """(result, log-sum-exp) of a plan that was looked up before, written to out and lse where they
-    are given. words: softmax_scale, and the lengths of a closed-form plan. is_short: rows may lie
-    past lengths; they are set. It has no gradients.
-    """
-    said = NOT_SAID if num_threads is None else checked_num_threads(num_threads)
-    given = {"q": q, "k": k, "v": v, "key_bias": bias, "out": out, "lse": lse, **words}
-    tensors = {name: x for name, x in given.items() if isinstance(x, torch.Tensor)}
-    if _is_compiling() or not (is_plain(q, k, v, bias) and are_plain(*tensors.values())):
-        raise NotImplementedError(
-            "out, lse, lengths: they are there for plain tensors alone, outside torch.compile and "
-            "modes that rewrite or record calls"
-        )
-    for name, x in tensors.items():
-        if x.requires_grad and _is_grad_enabled():
-            raise NotImplementedError(
-                f"{name}: runs into given memory and runs in closed form have no gradients, but it "
-                "requires one; call it under torch.no_grad()"
-            )
-        if x.device != q.device:
-            raise ValueError(f"{name}: expected a tensor on {q.device}, as q, got {x.device}")
-    q, k, v = _autocast(q, k, v)
-    if bias is not None:
-        bias = _full_bias(bias, q, k, v, heads_first).detach()
-    made = new_outputs(q, k, v, heads_first)
-    out, lse = made[0] if out is None else out, made[1] if lse is None else lse
-    is_empty = q.numel() == 0 or k.numel() == 0 or v.numel() == 0
-    if is_short or is_empty:
-        out.zero_()
-        lse.fill_(-torch.inf)
-    if is_empty:
-        return out, lse
-    q, k, v = (x.detach() if is_readable(x) else _copy(x) for x in (q, k, v))
-    into = out
-    if heads_first:
-        q, k, v, into = (x.transpose(1, 2) for x in (q, k, v, out))
-    threads = threads_of_call(said)
-    _fdma.attention(q, k, v, plan, key_bias=bias, out=into, lse=lse, num_threads=threads, **words)
-    return out, lse
-
-
-def _copy(x: Any) -> Any:
-    return x.detach().clone(memory_format=torch.contiguous_format)
 
 
 def dtype_name(x: Any) -> str:
@@ -197,9 +136,9 @@ def _by_operators(q: Any, k: Any, v: Any, mask: Any, bias: Any, *words: Any) -> 
     factor = checked_scale(scale)
     if backend != "auto":
         checked_backend(backend, q.device.type == "cuda", q.device)
-    q, k, v = _autocast(q, k, v)
+    q, k, v = autocast(q, k, v)
     if bias is not None:
-        bias = _full_bias(bias, q, k, v, heads_first)
+        bias = full_bias(bias, q, k, v, heads_first)
     if not _is_compiling():
         refuse_transforms("attention", q, k, v, bias)
     text, handle, kept = _named(mask, q, k, v, heads_first, num_threads)
@@ -290,7 +229,8 @@ _apply_with_lse = super(torch.autograd.Function, _AttentionWithLse).apply
 _record_gradients = super(torch.autograd.Function, _Gradients).apply
 
 
-def _autocast(*tensors: Any) -> Any:
+def autocast(*tensors: Any) -> Any:
+    """The tensors in the element type of autocast, if it is on."""
     kind = tensors[0].device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return tensors
@@ -298,7 +238,7 @@ def _autocast(*tensors: Any) -> Any:
     return tuple(x.to(dtype) if x.dtype in _CASTS else x for x in tensors)
 
 
-def _full_bias(bias: Any, q: Any, k: Any, v: Any, heads_first: bool) -> Any:
+def full_bias(bias: Any, q: Any, k: Any, v: Any, heads_first: bool) -> Any:
     """The bias as float32 [batch, heads_kv, kv_len], by steps through which gradients flow back."""
     extents = extents_of(q, k, v, heads_first)
     wanted = (extents.batch, extents.heads_kv, extents.kv_len)

@@ -6,6 +6,7 @@ One function of the core (`_fdma.CachedCalls`) finds a call that was made before
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -24,10 +25,15 @@ __all__: list[str] = []
 _TYPES: dict[Any, DType] = {getattr(torch, name): name for name in DTYPES.values()}
 _CONTIGUOUS = torch.contiguous_format
 _MAX_TEXTS = 4096
+NO_LENGTHS = None, None, None
 _FEW_QUERIES = 4096  # kFewQueries of the core
 _upload_streams: dict[int, Any] = {}
 _text_numbers: dict[str, int] = {}
 _next_number = itertools.count(-1, -1)
+
+
+Lengths = tuple[Any, Any, Any]
+"""q_lens, kv_lens and cu_seqlens of a call of a closed-form plan, or None."""
 
 
 class CallArguments(NamedTuple):
@@ -182,7 +188,7 @@ def forward_with_out_low(q: Any, k: Any, v: Any, bias: Any, call: CallArguments)
     out_low = torch.empty_like(out)
     if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
         return out.zero_(), lse.fill_(-torch.inf), out_low.zero_()
-    _run(plan, q, k, v, bias, out, lse, call, out_low)
+    run_forward(plan, q, k, v, bias, out, lse, call, out_low)
     return out, lse, out_low
 
 
@@ -199,11 +205,11 @@ def _forward(q: Any, k: Any, v: Any, bias: Any, call: CallArguments, with_lse: b
     if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
         out.zero_()
         return (out, lse.fill_(-torch.inf)) if with_lse else out
-    _run(plan, q, k, v, bias, out, lse, call)
+    run_forward(plan, q, k, v, bias, out, lse, call)
     return (out, lse) if with_lse else out
 
 
-def _run(
+def run_forward(
     plan: Any,
     q: Any,
     k: Any,
@@ -213,11 +219,12 @@ def _run(
     lse: Any,
     call: CallArguments,
     out_low: Any = None,
+    lengths: Lengths = NO_LENGTHS,
 ) -> None:
+    """Attention by a plan into new memory, which has no gaps."""
+    words = call.scale, call.heads_first, out_low, call.num_threads, None, *lengths
     for _ in range(2):
-        unreadable = _fdma.attention_call(
-            plan, q, k, v, bias, out, lse, call.scale, call.heads_first, out_low, call.num_threads
-        )
+        unreadable = _fdma.attention_call(plan, q, k, v, bias, out, lse, *words)
         if not unreadable:
             break
         q, k, v, bias = _contiguous(unreadable, q, k, v, bias)
@@ -243,11 +250,13 @@ def backward(
     dlse: Any,
     call: CallArguments,
     wants_bias: bool,
+    planned: Callable[[CallArguments], Any] | None = None,
+    lengths: Lengths = NO_LENGTHS,
 ) -> Any:
     """(dq, dk, dv, dbias or None). out_low is that of `forward_with_out_low`, or None.
 
     Sums have a fixed order if the call is deterministic or torch.use_deterministic_algorithms is
-    on.
+    on. planned: gives the plan of the gradients; otherwise it is looked up, or made.
     """
     refuse_transforms("gradients of attention", q, k, v, bias, dout, dlse)
     if torch.are_deterministic_algorithms_enabled():
@@ -259,9 +268,9 @@ def backward(
         return tuple(x if x is None else x.zero_() for x in grads)
     if dout is None:
         dout = torch.zeros_like(out)
-    plan = plan_of(q, k, v, bias, call, "backward")
+    plan = plan_of(q, k, v, bias, call, "backward") if planned is None else planned(call)
     # The framework allocates the workspace and can reuse it: it is as large as dq in float32.
-    num_bytes = getattr(plan, "launch_nbytes", 0)
+    num_bytes = plan.workspace_nbytes
     workspace = q.new_empty(num_bytes, dtype=torch.uint8) if num_bytes else None
     for _ in range(2):
         unreadable = _fdma.attention_backward_call(
@@ -274,6 +283,8 @@ def backward(
             workspace,
             out_low,
             call.num_threads,
+            None,
+            *lengths,
         )
         if not unreadable:
             break

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..attention.pytorch import _autocast
+from ..attention.pytorch import autocast
 from ..attention.tensors import (
     CallArguments,
     backward,
@@ -67,7 +67,7 @@ def attention_with_tables(
     q: Any, k: Any, v: Any, tables: list[Any], text: str, scale: float | None, deterministic: bool
 ) -> Any:
     """`fdma.attention` over a text with tables, heads before lengths."""
-    q, k, v = _autocast(q, k, v)
+    q, k, v = autocast(q, k, v)
     factor = 0.0 if scale is None else scale
     return _attention(q, k, v, tables, text, factor, deterministic)[0]
 

@@ -12,9 +12,9 @@ bool has_rows_past_lengths(const AttentionShape& shape, const AttentionTensors& 
 
 /// Fills a new output with 0 and a new lse with -inf before the kernel runs, since rows past an
 /// element's length see no key and are not written. Null stands for an output that the caller gave,
-/// which keeps its contents. Elements lie without gaps, in any order of the axes.
-void fill_unwritten(MutableTensorView* new_out, MutableTensorView* new_lse);
-void fill_unwritten_on_device(MutableTensorView* new_out, MutableTensorView* new_lse,
-                              Stream stream);
+/// which keeps its contents. Elements lie without gaps, in any order of the axes. On a GPU this
+/// runs in the order of `stream`.
+void fill_unwritten(const MutableTensorView* new_out, const MutableTensorView* new_lse,
+                    Stream stream);
 
 }  // namespace fdma::python

@@ -1,19 +1,22 @@
 // AttentionPlan, make_plan and attention.
 //
-// attention() takes a mask, a plan or an uploaded plan. With a mask it makes the plan for the given
-// tensors. With a plan for the device of the tensors it only runs; loops over steps of the same
-// shape use this. The device of the tensors decides which backend computes.
+// attention() takes a mask, a plan or a prepared plan. It makes the plan of a mask for the given
+// tensors, and prepares a plan that is not prepared for this call alone. By a prepared plan it only
+// runs; loops over steps of the same shape use this. The device of the tensors decides which
+// backend computes.
 #include "fdma/kernels/attention.hpp"
 
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,9 +24,10 @@
 #include <vector>
 
 #include "arrays/array_view.hpp"
+#include "arrays/call_stream.hpp"
 #include "arrays/python_error.hpp"
 #include "arrays/unwritten_rows.hpp"
-#include "attention/plan_on_device.hpp"
+#include "attention/held_plan.hpp"
 #include "bindings.hpp"
 #include "fdma/kernels/backends.hpp"
 #include "fdma/kernels/plan.hpp"
@@ -33,7 +37,7 @@ namespace nb = nanobind;
 namespace fdma::python {
 namespace {
 
-using MaskOrPlan = std::variant<const BlockMask*, const AttentionPlan*, const PlanOnDevice*>;
+using MaskOrPlan = std::variant<const BlockMask*, std::shared_ptr<AttentionPlan>, const HeldPlan*>;
 
 // The value of an option that is either the backend's choice ("automatic") or off ("never").
 template <class Mode>
@@ -228,69 +232,52 @@ AttentionPlan plan_for(const BlockMask& mask, const CallArrays& arrays, DType ou
   return value_or_throw(make_plan(mask, shape_of(mask, arrays.tensors, out_dtype), score, options));
 }
 
-nb::object run_on_host(CallArrays& arrays, const MaskOrPlan& mask, const AttentionOptions& options,
-                       DType out_dtype, bool return_lse) {
-  if (std::holds_alternative<const PlanOnDevice*>(mask)) {
-    refuse(ErrorCode::invalid_argument,
-           fmt::format("q: expected an array on {}, where the plan is, got one on the host",
-                       to_string(std::get<const PlanOnDevice*>(mask)->place())));
-  }
-  const auto* const given = std::get_if<const AttentionPlan*>(&mask);
-  AttentionPlan made;
-  if (given == nullptr) made = plan_for(*std::get<const BlockMask*>(mask), arrays, out_dtype);
-  const AttentionPlan& plan = given != nullptr ? **given : made;
-  make_outputs(arrays, plan.shape, out_dtype, return_lse);
-  {
-    const nb::gil_scoped_release released;
-    if (has_rows_past_lengths(plan.shape, arrays.tensors)) {
-      fill_unwritten(arrays.is_new_out ? &arrays.tensors.out : nullptr,
-                     arrays.is_new_lse ? &arrays.tensors.lse : nullptr);
-    }
-    value_or_throw(attention_forward(plan, arrays.tensors, options));
-  }
-  return results_of(arrays, return_lse);
+void refuse_place(const Place& got, const std::string& expected) {
+  refuse(ErrorCode::invalid_argument,
+         fmt::format("q: expected an array on {}, got one on {}", expected, to_string(got)));
 }
 
-// A plan that is uploaded for one call is freed after it; its destructor waits for the kernel.
-nb::object run_on_device(CallArrays& arrays, const MaskOrPlan& mask,
-                         const AttentionOptions& options, Stream stream, DType out_dtype,
-                         bool return_lse) {
-  std::optional<PlanOnDevice> uploaded;
-  if (const auto* const plan = std::get_if<const AttentionPlan*>(&mask)) {
-    const nb::gil_scoped_release released;
-    uploaded.emplace(prepared(**plan, stream));
-  } else if (const auto* const block_mask = std::get_if<const BlockMask*>(&mask)) {
-    const AttentionPlan made = plan_for(**block_mask, arrays, out_dtype);
-    const nb::gil_scoped_release released;
-    uploaded.emplace(prepared(made, stream));
+// The plan of a mask, or a given plan, prepared for one call. Its destructor waits for the call.
+std::unique_ptr<HeldPlan> prepared_for_call(const MaskOrPlan& mask, const CallArrays& arrays,
+                                            DType out_dtype, Stream stream) {
+  std::shared_ptr<const AttentionPlan> plan;
+  if (const auto* const given = std::get_if<std::shared_ptr<AttentionPlan>>(&mask)) {
+    plan = *given;
+    const Device device = plan->backend.traits().device;
+    if (device != arrays.place().device) {
+      refuse_place(arrays.place(), fmt::format("{}, where plans for {} run",
+                                               device == Device::cpu ? "the host" : "a GPU",
+                                               to_string(plan->backend)));
+    }
+  } else {
+    plan = std::make_shared<AttentionPlan>(
+        plan_for(*std::get<const BlockMask*>(mask), arrays, out_dtype));
   }
-  const PlanOnDevice& held = uploaded ? *uploaded : *std::get<const PlanOnDevice*>(mask);
-  if (!(held.place() == arrays.place())) {
-    refuse(ErrorCode::invalid_argument,
-           fmt::format("q: expected an array on {}, where the plan is, got one on {}",
-                       to_string(held.place()), to_string(arrays.place())));
-  }
-  const AttentionShape& shape = held.plan().shape();
+  const nb::gil_scoped_release released;
+  return std::make_unique<HeldPlan>(prepared(std::move(plan), stream));
+}
+
+nb::object run(CallArrays& arrays, const HeldPlan& plan, const AttentionOptions& options,
+               Stream stream, DType out_dtype, bool return_lse) {
+  const AttentionShape& shape = plan.plan().shape();
   make_outputs(arrays, shape, out_dtype, return_lse);
   {
     const nb::gil_scoped_release released;
     if (has_rows_past_lengths(shape, arrays.tensors)) {
-      fill_unwritten_on_device(arrays.is_new_out ? &arrays.tensors.out : nullptr,
-                               arrays.is_new_lse ? &arrays.tensors.lse : nullptr, stream);
+      fill_unwritten(arrays.is_new_out ? &arrays.tensors.out : nullptr,
+                     arrays.is_new_lse ? &arrays.tensors.lse : nullptr, stream);
     }
-    const Launch launch{held.workspace(stream), stream, true};
-    value_or_throw(held.plan().forward(arrays.tensors, launch, options));
-    uploaded.reset();
+    plan.forward(arrays.tensors, stream, options);
   }
   return results_of(arrays, return_lse);
 }
 
 DType out_dtype_of(const MaskOrPlan& mask, const CallArrays& arrays) {
   if (arrays.out.object.is_valid()) return arrays.out.view.dtype;
-  if (const auto* const plan = std::get_if<const AttentionPlan*>(&mask)) {
+  if (const auto* const plan = std::get_if<std::shared_ptr<AttentionPlan>>(&mask)) {
     return (*plan)->shape.out_dtype;
   }
-  if (const auto* const held = std::get_if<const PlanOnDevice*>(&mask)) {
+  if (const auto* const held = std::get_if<const HeldPlan*>(&mask)) {
     return (*held)->plan().shape().out_dtype;
   }
   return arrays.tensors.q.dtype;
@@ -302,7 +289,7 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, const MaskOrPlan&
                      const std::optional<nb::object>& lse, bool return_lse,
                      const std::optional<nb::object>& q_lens,
                      const std::optional<nb::object>& kv_lens,
-                     const std::optional<nb::object>& cu_seqlens) {
+                     const std::optional<nb::object>& cu_seqlens, bool waits) {
   if (softmax_scale && (!std::isfinite(*softmax_scale) || *softmax_scale == 0)) {
     refuse(ErrorCode::invalid_argument,
            fmt::format("softmax_scale: expected a finite number other than 0, got {}",
@@ -321,18 +308,27 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, const MaskOrPlan&
   AttentionOptions options;
   options.softmax_scale = softmax_scale.value_or(0);
   options.num_threads = num_threads;
-  if (arrays.place().device == Device::cpu) {
-    if (!stream.is_none() &&
-        !(nb::isinstance<nb::int_>(stream) && nb::cast<std::int64_t>(stream) == 0)) {
-      refuse(ErrorCode::invalid_argument,
-             fmt::format("stream: expected None or 0 on the CPU, got {}",
-                         nb::cast<std::string>(nb::str(stream))));
-    }
-    return run_on_host(arrays, mask, options, out_dtype, return_lse);
+  const CallStream call(arrays.place(), stream, q);
+  const auto run_by = [&](const HeldPlan& plan) {
+    return run(arrays, plan, options, call.stream(), out_dtype, return_lse);
+  };
+  nb::object results;
+  if (const auto* const plan = std::get_if<const HeldPlan*>(&mask)) {
+    const Place place = (*plan)->place();
+    if (!(place == arrays.place()))
+      refuse_place(arrays.place(), to_string(place) + ", where the plan is");
+    results = run_by(**plan);
+  } else {
+    auto plan_of_call = prepared_for_call(mask, arrays, out_dtype, call.stream());
+    results = run_by(*plan_of_call);
+    const nb::gil_scoped_release released;
+    plan_of_call.reset();
   }
-  const CurrentDevice current = make_current(arrays.place());
-  return run_on_device(arrays, mask, options, stream_of(stream, q, arrays.place().index), out_dtype,
-                       return_lse);
+  if (waits && arrays.place().device == Device::cuda) {
+    const nb::gil_scoped_release released;
+    value_or_throw(wait_for(call.stream()));
+  }
+  return results;
 }
 
 nb::dict counts_of(const AttentionPlan& plan) {
@@ -422,7 +418,7 @@ void bind_attention(nb::module_& module) {
              nb::arg("stream").none() = nb::none(), nb::arg("num_threads") = 0,
              nb::arg("out") = nb::none(), nb::arg("lse") = nb::none(), nb::arg("return_lse") = true,
              nb::arg("q_lens") = nb::none(), nb::arg("kv_lens") = nb::none(),
-             nb::arg("cu_seqlens") = nb::none(),
+             nb::arg("cu_seqlens") = nb::none(), nb::arg("waits") = false,
              "Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the\n"
              "log-sum-exp of each row.\n\n"
              "q is [batch, q_len, heads_q, head_dim], k [batch, kv_len, heads_kv,\n"
@@ -430,10 +426,11 @@ void bind_attention(nb::module_& module) {
              "or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,\n"
              "q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],\n"
              "-inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).\n"
-             "mask is a BlockMask, an AttentionPlan or a DevicePlan. The int32 arrays\n"
+             "mask is a BlockMask, an AttentionPlan or a PreparedPlan. The int32 arrays\n"
              "q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,\n"
              "documents + 1], lie on the device of q and replace the lengths and documents\n"
-             "of a closed-form plan.");
+             "of a closed-form plan. On a GPU a call by a PreparedPlan returns after the\n"
+             "launch; with waits=True it returns when the results are there.");
   module.def("cpu_target", &cpu_target,
              "Returns the name of the instruction set with which the CPU backend runs\n"
              "here.");
@@ -445,7 +442,7 @@ void bind_attention(nb::module_& module) {
         return names;
       },
       "Returns the names of the backends that can run here.");
-  bind_device_plan(module);
+  bind_prepared_plan(module);
 }
 
 }  // namespace fdma::python

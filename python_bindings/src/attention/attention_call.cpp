@@ -5,20 +5,18 @@
 // file makes views of the tensors, checks their strides and launches. Tensors with DLPack's
 // exchange interface (PyTorch's) are described in tens of nanoseconds.
 #include <fmt/format.h>
-#include <nanobind/stl/variant.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "arrays/array_view.hpp"
+#include "arrays/call_stream.hpp"
 #include "arrays/python_error.hpp"
 #include "arrays/unwritten_rows.hpp"
 #include "attention/attention_launch.hpp"
-#include "attention/plan_on_device.hpp"
-#include "attention/shared_workspaces.hpp"
+#include "attention/held_plan.hpp"
 #include "bindings.hpp"
 #include "fdma/kernels/attention.hpp"
 #include "fdma/kernels/attention_backward.hpp"
@@ -48,10 +46,37 @@ MutableTensorView written(const char* name, nb::handle object, int rank, const P
       const_cast<void*>(view.data), view.dtype, view.device, view.rank, view.extents, view.strides};
 }
 
-int attention_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v,
+// The lengths and documents that a call of a closed-form plan brings, of any rank; the library
+// checks it. None means those of the plan.
+struct CallLengths {
+  InputArray q_lens, kv_lens, cu_seqlens;
+
+  CallLengths(nb::handle q, nb::handle kv, nb::handle documents, const Place& place)
+      : q_lens(given("q_lens", q, place)),
+        kv_lens(given("kv_lens", kv, place)),
+        cu_seqlens(given("cu_seqlens", documents, place)) {}
+
+  template <class Tensors>
+  void set(Tensors& tensors) const {
+    tensors.q_lens = q_lens.view;
+    tensors.kv_lens = kv_lens.view;
+    tensors.cu_seqlens = cu_seqlens.view;
+  }
+
+ private:
+  static InputArray given(const char* name, nb::handle object, const Place& place) {
+    if (object.is_none()) return {};
+    InputArray array = input_array(name, object);
+    check_on(name, array.place, place);
+    return array;
+  }
+};
+
+int attention_call(const HeldPlan& plan, nb::handle q, nb::handle k, nb::handle v,
                    nb::handle key_bias, nb::handle out, nb::handle lse, float softmax_scale,
-                   bool heads_first, nb::handle out_low, int num_threads, nb::handle stream) {
-  const Place place = place_of(plan);
+                   bool heads_first, nb::handle out_low, int num_threads, nb::handle stream,
+                   nb::handle q_lens, nb::handle kv_lens, nb::handle cu_seqlens) {
+  const Place place = plan.place();
   const InputArray inputs[] = {taken("q", q, 4, place), taken("k", k, 4, place),
                                taken("v", v, 4, place)};
   AttentionTensors tensors;
@@ -68,27 +93,24 @@ int attention_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v
   if (!out_low.is_none()) {
     tensors.out_low = written("out_low", out_low, 4, place);
   }
+  const CallLengths lengths(q_lens, kv_lens, cu_seqlens, place);
+  lengths.set(tensors);
   launch_forward(plan, tensors, heads_first, softmax_scale, num_threads, stream, q);
   return 0;
 }
 
 // Sets the rows past the lengths of elements to zero, which the kernel does not write.
-void fill_gradients(const AttentionShape& shape, const BackwardTensors& tensors, bool is_on_host,
-                    Stream stream) {
-  const auto has_shorter = [](const std::vector<std::int64_t>& lengths, std::int64_t extent) {
-    return std::any_of(lengths.begin(), lengths.end(),
+void fill_gradients(const AttentionShape& shape, const BackwardTensors& tensors, Stream stream) {
+  const auto has_shorter = [](const std::vector<std::int64_t>& lengths, const TensorView& given,
+                              std::int64_t extent) {
+    return given.data != nullptr ||
+           std::any_of(lengths.begin(), lengths.end(),
                        [&](std::int64_t length) { return length < extent; });
   };
-  const bool q_shorter = has_shorter(shape.q_lens, tensors.q.extents[1]);
-  const bool kv_shorter = has_shorter(shape.kv_lens, tensors.kv.k.extents[1]);
+  const bool q_shorter = has_shorter(shape.q_lens, tensors.q_lens, tensors.q.extents[1]);
+  const bool kv_shorter = has_shorter(shape.kv_lens, tensors.kv_lens, tensors.kv.k.extents[1]);
   const auto fill = [&](const MutableTensorView& view, bool is_wanted) {
-    MutableTensorView zeroed = view;
-    if (!is_wanted || view.data == nullptr) return;
-    if (is_on_host) {
-      fill_unwritten(&zeroed, nullptr);
-    } else {
-      fill_unwritten_on_device(&zeroed, nullptr, stream);
-    }
+    if (is_wanted && view.data != nullptr) fill_unwritten(&view, nullptr, stream);
   };
   fill(tensors.dq, q_shorter);
   fill(tensors.dk, kv_shorter);
@@ -96,14 +118,14 @@ void fill_gradients(const AttentionShape& shape, const BackwardTensors& tensors,
   fill(tensors.dkey_bias, kv_shorter);
 }
 
-int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v,
+int attention_backward_call(const HeldPlan& plan, nb::handle q, nb::handle k, nb::handle v,
                             nb::handle key_bias, nb::handle out, nb::handle lse, nb::handle dout,
                             nb::handle dlse, nb::handle dq, nb::handle dk, nb::handle dv,
                             nb::handle dkey_bias, float softmax_scale, bool heads_first,
                             bool deterministic, nb::handle workspace, nb::handle out_low,
-                            int num_threads, nb::handle stream) {
-  const auto* const held = std::get_if<const PlanOnDevice*>(&plan);
-  const Place place = place_of(plan);
+                            int num_threads, nb::handle stream, nb::handle q_lens,
+                            nb::handle kv_lens, nb::handle cu_seqlens) {
+  const Place place = plan.place();
   std::vector<InputArray> owners;
   const auto read = [&](const char* name, nb::handle object, int rank) -> TensorView {
     if (object.is_none()) return {};
@@ -126,6 +148,8 @@ int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb:
   tensors.dk = written("dk", dk, 4, place);
   tensors.dv = written("dv", dv, 4, place);
   if (!dkey_bias.is_none()) tensors.dkey_bias = written("dbias", dkey_bias, 3, place);
+  const CallLengths lengths(q_lens, kv_lens, cu_seqlens, place);
+  lengths.set(tensors);
   if (heads_first) {
     for (TensorView* view : {&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.out, &tensors.dout,
                              &tensors.out_low}) {
@@ -139,34 +163,20 @@ int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb:
   options.softmax_scale = softmax_scale;
   options.deterministic = deterministic;
   options.num_threads = num_threads;
-  if (held == nullptr) {
-    const AttentionPlan& on_host = *std::get<const AttentionPlan*>(plan);
-    if (on_host.num_work_tiles() == 1) options.num_threads = 1;  // wakes no thread
-    const nb::gil_scoped_release released;
-    fill_gradients(on_host.shape, tensors, true, nullptr);
-    value_or_throw(attention_backward(on_host, tensors, options));
-    return 0;
-  }
   MutableTensorView memory;
   if (!workspace.is_none()) {
     memory = written("workspace", workspace, 1, place);
     const std::int64_t bytes = memory.extents[0] * size_bytes(memory.dtype);
-    const std::int64_t needed = (*held)->plan().workspace_bytes();
+    const std::int64_t needed = plan.plan().workspace_bytes();
     if (bytes < needed) {
       refuse(ErrorCode::invalid_argument,
              fmt::format("workspace: expected {} bytes, got {}", needed, bytes));
     }
   }
-  const CurrentDevice current = value_or_throw(CurrentDevice::make(place.index));
-  const Stream chosen = stream_of(stream, q, place.index);
+  const CallStream call(place, stream, q);
   const nb::gil_scoped_release released;
-  fill_gradients((*held)->plan().shape(), tensors, false, chosen);
-  if (memory.data == nullptr) {
-    memory.data = (*held)->workspace(chosen);
-  } else {
-    (*held)->note_launch(chosen);
-  }
-  value_or_throw((*held)->plan().backward(tensors, {memory.data, chosen}, options));
+  fill_gradients(plan.plan().shape(), tensors, call.stream());
+  plan.backward(tensors, memory.data, call.stream(), options);
   return 0;
 }
 
@@ -177,11 +187,13 @@ void bind_attention_call(nb::module_& module) {
              nb::arg("v"), nb::arg("key_bias").none(), nb::arg("out"), nb::arg("lse").none(),
              nb::arg("softmax_scale") = 0.0F, nb::arg("heads_first") = false,
              nb::arg("out_low").none() = nb::none(), nb::arg("num_threads") = 0,
-             nb::arg("stream").none() = nb::none(),
-             nb::sig("def attention_call(plan: AttentionPlan | DevicePlan, q: Array, k: Array, v: "
-                     "Array, key_bias: Array | None, out: Array, lse: Array | None, softmax_scale: "
-                     "float = 0.0, heads_first: bool = False, out_low: Array | None = None, "
-                     "num_threads: int = 0, stream: _Stream | None = None) -> int"),
+             nb::arg("stream").none() = nb::none(), nb::arg("q_lens").none() = nb::none(),
+             nb::arg("kv_lens").none() = nb::none(), nb::arg("cu_seqlens").none() = nb::none(),
+             nb::sig("def attention_call(plan: PreparedPlan, q: Array, k: Array, v: Array, "
+                     "key_bias: Array | None, out: Array, lse: Array | None, softmax_scale: float "
+                     "= 0.0, heads_first: bool = False, out_low: Array | None = None, num_threads: "
+                     "int = 0, stream: _Stream | None = None, q_lens: Array | None = None, "
+                     "kv_lens: Array | None = None, cu_seqlens: Array | None = None) -> int"),
              "Computes attention by a plan into out and lse, and returns 0.\n\n"
              "q, k, v and out are [batch, len, heads, head_dim], or [batch, heads, len,\n"
              "head_dim] with heads_first. key_bias is float32 [batch, heads_kv, kv_len]\n"
@@ -189,7 +201,8 @@ void bind_attention_call(nb::module_& module) {
              "overlap no other tensor. Rows past the lengths become 0 in out and -inf in\n"
              "lse. softmax_scale 0 means 1 / sqrt(head_dim). out_low has the shape and\n"
              "type of out, of 16 bits; it receives the low half of O for\n"
-             "attention_backward_call. num_threads counts threads of the CPU; 0 means all.\n\n"
+             "attention_backward_call. num_threads counts threads of the CPU; 0 means all.\n"
+             "q_lens, kv_lens and cu_seqlens are those of attention.\n\n"
              "If kernels cannot read some of the tensors with their strides, nothing is\n"
              "written and the result has bit i set for the i-th of q, k, v, key_bias that\n"
              "must be made contiguous. The caller computes gradients.");
@@ -200,13 +213,15 @@ void bind_attention_call(nb::module_& module) {
       nb::arg("dkey_bias").none(), nb::arg("softmax_scale") = 0.0F, nb::arg("heads_first") = false,
       nb::arg("deterministic") = false, nb::arg("workspace").none() = nb::none(),
       nb::arg("out_low").none() = nb::none(), nb::arg("num_threads") = 0,
-      nb::arg("stream").none() = nb::none(),
-      nb::sig("def attention_backward_call(plan: AttentionPlan | DevicePlan, q: Array, k: Array, "
-              "v: Array, key_bias: Array | None, out: Array, lse: Array, dout: Array, dlse: Array "
-              "| None, dq: Array, dk: Array, dv: Array, dkey_bias: Array | None, softmax_scale: "
-              "float = 0.0, heads_first: bool = False, deterministic: bool = False, workspace: "
-              "Array | None = None, out_low: Array | None = None, num_threads: int = 0, stream: "
-              "_Stream | None = None) -> int"),
+      nb::arg("stream").none() = nb::none(), nb::arg("q_lens").none() = nb::none(),
+      nb::arg("kv_lens").none() = nb::none(), nb::arg("cu_seqlens").none() = nb::none(),
+      nb::sig("def attention_backward_call(plan: PreparedPlan, q: Array, k: Array, v: Array, "
+              "key_bias: Array | None, out: Array, lse: Array, dout: Array, dlse: Array | None, "
+              "dq: Array, dk: Array, dv: Array, dkey_bias: Array | None, softmax_scale: float = "
+              "0.0, heads_first: bool = False, deterministic: bool = False, workspace: Array | "
+              "None = None, out_low: Array | None = None, num_threads: int = 0, stream: _Stream | "
+              "None = None, q_lens: Array | None = None, kv_lens: Array | None = None, "
+              "cu_seqlens: Array | None = None) -> int"),
       "Computes the gradients of attention_call into dq, dk, dv and dkey_bias, and\n"
       "returns 0.\n\n"
       "plan has direction 'backward'. dq, dk, dv and dout have the shapes of q, k,\n"
@@ -214,14 +229,13 @@ void bind_attention_call(nb::module_& module) {
       "means that this gradient is not wanted, dlse None that it is 0. out_low is\n"
       "that of attention_call; without it a gradient of a bias, and gradients of\n"
       "few queries, take one more pass over all keys. On a GPU workspace has\n"
-      "plan.launch_nbytes bytes that nothing else uses on the stream during the\n"
-      "call; None means the plan's own. num_threads counts threads of the CPU; 0\n"
-      "means all.\n\n"
+      "plan.workspace_nbytes bytes that nothing else uses on the stream during the\n"
+      "call; None means that which the stream's calls share. num_threads counts\n"
+      "threads of the CPU; 0 means all. q_lens, kv_lens and cu_seqlens are those of\n"
+      "the forward call. Gradients of rows past the lengths are 0.\n\n"
       "If kernels cannot read some of the tensors with their strides, nothing is\n"
       "written and the result has bit i set for the i-th of q, k, v, key_bias,\n"
       "dout, dlse that must be made contiguous.");
-  module.def("release_workspaces", &release_shared_workspaces,
-             "Frees the workspaces that the streams of attention_call share.");
 }
 
 }  // namespace fdma::python

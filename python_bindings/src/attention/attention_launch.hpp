@@ -6,18 +6,12 @@
 #include <array>
 #include <cstddef>
 #include <utility>
-#include <variant>
 
 #include "arrays/array_view.hpp"
-#include "attention/plan_on_device.hpp"
+#include "attention/held_plan.hpp"
 #include "fdma/kernels/attention.hpp"
 
 namespace fdma::python {
-
-/// A plan for the CPU, or a plan on a GPU.
-using AnyPlan = std::variant<const AttentionPlan*, const PlanOnDevice*>;
-
-Place place_of(const AnyPlan& plan);
 
 /// Whether a kernel can read the tensor in its present memory layout.
 bool is_readable(const TensorView& view);
@@ -42,10 +36,10 @@ void put_lengths_first(View& view) {
 
 /// Runs attention over readable tensors by a plan that fits them, and writes lse and out_low if
 /// they have data. Rows past lengths are 0 in out and -inf in lse; those of out_low are not
-/// written. heads_first: q, k, v, out are [batch, heads, len, head_dim]. On a GPU the call runs on
-/// `stream`; None means the current stream of the framework of `array`. num_threads: CPU threads; 0
-/// means all. The caller holds the GIL, and the call releases it while it runs.
-void launch_forward(const AnyPlan& plan, AttentionTensors tensors, bool heads_first,
+/// written. heads_first: q, k, v, out are [batch, heads, len, head_dim]. `stream` and `array` are
+/// those of CallStream. num_threads: CPU threads; 0 means all. The caller holds the GIL, and the
+/// call releases it while it runs.
+void launch_forward(const HeldPlan& plan, AttentionTensors tensors, bool heads_first,
                     float softmax_scale, int num_threads, nanobind::handle stream,
                     nanobind::handle array);
 

@@ -9,7 +9,6 @@
 // interface. The Python package then handles the call itself. It reports an error, copies, or makes
 // a plan and adds the call here.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/variant.h>
 
 #include <array>
 #include <chrono>
@@ -169,8 +168,8 @@ class CachedCalls {
     std::optional<CallDescriptor> call = call_descriptor(mask, q, k, v, bias, heads_first);
     if (!call) return false;
     if (calls_.size() >= kMaxCalls) calls_.clear();
-    CachedCall cached{{}, entry, entry.attr("plan"), std::move(lse_like)};
-    cached.plan = nb::cast<AnyPlan>(cached.owner);
+    CachedCall cached{nullptr, entry, entry.attr("plan"), std::move(lse_like)};
+    cached.plan = nb::cast<const HeldPlan*>(cached.owner);
     calls_.insert_or_assign(key_of(*call, is_backward, is_deterministic), std::move(cached));
     return true;
   }
@@ -208,7 +207,7 @@ class CachedCalls {
     }
     tensors.out = written(out, 4);
     if (wants_lse) tensors.lse = written(lse, 3);
-    launch_forward(cached.plan, tensors, heads_first, softmax_scale, num_threads, nb::none(), q);
+    launch_forward(*cached.plan, tensors, heads_first, softmax_scale, num_threads, nb::none(), q);
     return wants_lse ? nb::object(nb::make_tuple(out, lse)) : out;
   }
 
@@ -219,7 +218,7 @@ class CachedCalls {
   static constexpr std::size_t kMaxCalls = 4096;
 
   struct CachedCall {
-    AnyPlan plan;
+    const HeldPlan* plan;
     nb::object entry;
     nb::object owner;  ///< keeps `plan` alive
     nb::object lse_like;

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "arrays/array_view.hpp"
+#include "arrays/call_stream.hpp"
 #include "arrays/python_error.hpp"
-#include "attention/plan_on_device.hpp"
 #include "bindings.hpp"
 #include "fdma/formats/block_mask.hpp"
 #include "fdma/kernels/cusparse_attention.hpp"
@@ -102,10 +102,9 @@ void run(CusparseAttention& attention, nb::handle q, nb::handle k, nb::handle v,
   if (lse) check_apart("lse", tensors.lse.view(), "out", tensors.out.view());
   AttentionOptions options;
   options.softmax_scale = softmax_scale.value_or(0);
-  const CurrentDevice current = make_current(place);
-  const Stream chosen = stream_of(stream, q, place.index);
+  const CallStream call(place, stream, q);
   const nb::gil_scoped_release released;
-  value_or_throw(attention.forward(tensors, chosen, options));
+  value_or_throw(attention.forward(tensors, call.stream(), options));
 }
 
 }  // namespace

@@ -9,8 +9,6 @@
 
 #include <array>
 #include <cmath>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,9 +16,10 @@
 #include <vector>
 
 #include "arrays/array_view.hpp"
+#include "arrays/call_stream.hpp"
 #include "arrays/python_error.hpp"
 #include "arrays/unwritten_rows.hpp"
-#include "attention/plan_on_device.hpp"
+#include "attention/workspaces.hpp"
 #include "bindings.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/served_pairs.hpp"
@@ -34,8 +33,7 @@ namespace {
 
 using Lengths = std::variant<std::int64_t, std::vector<std::int64_t>>;
 
-/// A DynamicMaskAttention as Python holds it. On a GPU it comes with a status word, and with a
-/// workspace for every stream and every graph capture that has used it, as in PlanOnDevice.
+/// A DynamicMaskAttention as Python holds it. On a GPU it comes with a status word.
 class HeldAttention {
  public:
   HeldAttention(DynamicMaskAttention attention, DeviceMemory status)
@@ -46,25 +44,14 @@ class HeldAttention {
   Place place() const {
     return is_on_device() ? Place{Device::cuda, attention_.device()} : Place{};
   }
+  /// Null on the host.
   std::uint32_t* status() const { return static_cast<std::uint32_t*>(status_.data()); }
-
-  void* workspace(Stream stream) const {
-    if (!is_on_device()) return nullptr;
-    const StreamNumber number = value_or_throw(number_of(stream));
-    const std::lock_guard lock(mutex_);
-    auto found = workspaces_.find(number);
-    if (found == workspaces_.end()) {
-      DeviceMemory memory = value_or_throw(DeviceMemory::allocate(attention_.workspace_bytes()));
-      found = workspaces_.emplace(number, std::move(memory)).first;
-    }
-    return found->second.data();
-  }
+  const WorkspaceUser& user() const { return user_; }
 
  private:
   DynamicMaskAttention attention_;
   DeviceMemory status_;
-  mutable std::mutex mutex_;
-  mutable std::map<StreamNumber, DeviceMemory> workspaces_;
+  WorkspaceUser user_;
 };
 
 std::vector<std::int64_t> lengths_of(const Lengths& lengths) {
@@ -153,13 +140,13 @@ HeldAttention make_attention(std::int64_t keep_window_size, const BlockMask* amo
   spec.drops_zero_scores = drop_zero_scores;
   spec.backend = backend == "auto" ? default_backend() : value_or_throw(parse_backend(backend));
   spec.reading = parse_reading(reading);
-  std::optional<CurrentDevice> current;
-  Stream chosen = nullptr;
-  if (spec.backend.traits().device == Device::cuda) {
-    current.emplace(
-        make_current({Device::cuda, device ? *device : value_or_throw(current_device())}));
-    if (!stream.is_none()) chosen = stream_of(stream, nb::none(), 0);
+  Place place{spec.backend.traits().device};
+  if (place.device == Device::cuda) {
+    value_or_throw(check_backend(spec.backend));
+    place.index = device ? *device : value_or_throw(current_device());
   }
+  const CallStream call(place, stream);
+  const Stream chosen = call.stream();
   const nb::gil_scoped_release released;
   if (among != nullptr) set_among(*among, spec);
   DynamicMaskAttention made = value_or_throw(DynamicMaskAttention::make(std::move(spec), chosen));
@@ -228,13 +215,7 @@ void fill_unwritten_rows(const HeldAttention& held, DynamicMaskTensors& tensors,
   AttentionTensors rows{};
   rows.q = tensors.q;
   if (!has_rows_past_lengths(held.attention().spec().shape, rows)) return;
-  MutableTensorView* const out = is_new_out ? &tensors.out : nullptr;
-  MutableTensorView* const lse = is_new_lse ? &tensors.lse : nullptr;
-  if (held.is_on_device()) {
-    fill_unwritten_on_device(out, lse, stream);
-  } else {
-    fill_unwritten(out, lse);
-  }
+  fill_unwritten(is_new_out ? &tensors.out : nullptr, is_new_lse ? &tensors.lse : nullptr, stream);
 }
 
 nb::tuple run(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle v,
@@ -252,8 +233,6 @@ nb::tuple run(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle 
   }
   const DynamicMaskAttention& attention = held.attention();
   const AttentionShape& shape = attention.spec().shape;
-  std::optional<CurrentDevice> current;
-  Stream chosen = nullptr;
   CallArrays arrays(held.place());
   DynamicMaskTensors tensors{};
   tensors.q = arrays.input("q", q);
@@ -265,10 +244,7 @@ nb::tuple run(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle 
   if (dt_proj) tensors.dt_proj = arrays.input("dt_proj", *dt_proj);
   if (a_coef) tensors.a_coef = arrays.input("a_coef", *a_coef);
   if (scores) tensors.scores = arrays.input("scores", *scores);
-  if (held.is_on_device()) {
-    current.emplace(make_current(held.place()));
-    chosen = stream_of(stream, q, held.place().index);
-  }
+  const CallStream call(held.place(), stream, q);
   const std::int64_t q_extent = tensors.q.extents[1], kv_len = shape.max_kv_len();
   const OutputArray made_out = arrays.output(
       "out", out, shape.out_dtype, 4, {shape.batch, q_extent, shape.heads_q, shape.head_dim_v});
@@ -297,9 +273,10 @@ nb::tuple run(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle 
   options.last = parse_stage(stages.second);
   {
     const nb::gil_scoped_release released;
-    fill_unwritten_rows(held, tensors, !out, return_lse && !lse, chosen);
-    value_or_throw(attention.run(tensors, held.workspace(chosen),
-                                 held.is_on_device() ? held.status() : nullptr, chosen, options));
+    fill_unwritten_rows(held, tensors, !out, return_lse && !lse, call.stream());
+    const Workspace workspace =
+        held.user().workspace(attention.device(), attention.workspace_bytes(), call.stream());
+    value_or_throw(attention.run(tensors, workspace.data(), held.status(), call.stream(), options));
   }
   const auto object_or_none = [](bool is_there, const nb::object& object) {
     return is_there ? object : nb::none();
@@ -311,18 +288,14 @@ nb::tuple run(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle 
 }
 
 // Sets the rows of gradients past the lengths of elements to zero; no kernel writes them.
-void zero_unwritten_rows(const HeldAttention& held, DynamicMaskBackwardTensors& tensors,
+void zero_unwritten_rows(const HeldAttention& held, const DynamicMaskBackwardTensors& tensors,
                          Stream stream) {
   AttentionTensors rows{};
   rows.q = tensors.q;
   rows.kv = tensors.kv;
   if (!has_rows_past_lengths(held.attention().spec().shape, rows)) return;
-  for (MutableTensorView* view : {&tensors.dq, &tensors.dk, &tensors.dv}) {
-    if (held.is_on_device()) {
-      fill_unwritten_on_device(view, nullptr, stream);
-    } else {
-      fill_unwritten(view, nullptr);
-    }
+  for (const MutableTensorView* view : {&tensors.dq, &tensors.dk, &tensors.dv}) {
+    fill_unwritten(view, nullptr, stream);
   }
 }
 
@@ -333,8 +306,6 @@ void backward(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle 
               nb::handle da_coef, std::optional<float> softmax_scale, bool deterministic,
               nb::handle workspace, nb::handle stream, int num_threads, nb::handle out_low) {
   const DynamicMaskAttention& attention = held.attention();
-  std::optional<CurrentDevice> current;
-  Stream chosen = nullptr;
   CallArrays arrays(held.place());
   DynamicMaskBackwardTensors tensors;
   tensors.q = arrays.input("q", q);
@@ -362,32 +333,28 @@ void backward(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle 
   options.softmax_scale = softmax_scale.value_or(0);
   options.deterministic = deterministic;
   options.num_threads = num_threads;
-  MutableTensorView memory;
-  if (held.is_on_device()) {
-    memory = arrays.given("workspace", workspace);
-    const std::int64_t needed = attention.backward_workspace_bytes(options);
-    const std::int64_t bytes =
-        memory.data == nullptr ? 0 : memory.extents[0] * size_bytes(memory.dtype);
-    if (bytes < needed) {
-      refuse(ErrorCode::invalid_argument,
-             fmt::format("workspace: expected {} bytes, got {}", needed, bytes));
-    }
-    current.emplace(make_current(held.place()));
-    chosen = stream_of(stream, q, held.place().index);
+  const MutableTensorView memory = arrays.given("workspace", workspace);
+  const std::int64_t needed = attention.backward_workspace_bytes(options);
+  const std::int64_t bytes =
+      memory.data == nullptr ? 0 : memory.extents[0] * size_bytes(memory.dtype);
+  if (bytes < needed) {
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("workspace: expected {} bytes, got {}", needed, bytes));
   }
+  const CallStream call(held.place(), stream, q);
   const nb::gil_scoped_release released;
-  zero_unwritten_rows(held, tensors, chosen);
-  value_or_throw(attention.backward(tensors, memory.data, chosen, options));
+  if (held.is_on_device()) held.user().note_launch(call.stream());
+  zero_unwritten_rows(held, tensors, call.stream());
+  value_or_throw(attention.backward(tensors, memory.data, call.stream(), options));
 }
 
 bool saw_nan(const HeldAttention& held, nb::handle stream) {
   if (!held.is_on_device()) return false;
-  const CurrentDevice current = make_current(held.place());
-  const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
+  const CallStream call(held.place(), stream);
   const nb::gil_scoped_release released;
   std::uint32_t status = 0;
-  value_or_throw(copy_to_host(&status, held.status(), sizeof status, chosen));
-  value_or_throw(fill_with_zeros(held.status(), sizeof status, chosen));
+  value_or_throw(copy_to_host(&status, held.status(), sizeof status, call.stream()));
+  value_or_throw(fill_with_zeros(held.status(), sizeof status, call.stream()));
   return (status & kTopkSawNan) != 0;
 }
 
@@ -403,15 +370,10 @@ BlockMask to_mask(const HeldAttention& held, nb::handle kept,
            fmt::format("kept: expected contiguous int32 of shape ({}) on {}, as run() returns it",
                        fmt::join(expected, ", "), to_string(held.place())));
   }
-  std::optional<CurrentDevice> current;
-  Stream chosen = nullptr;
-  if (held.is_on_device()) {
-    current.emplace(make_current(held.place()));
-    chosen = stream_of(stream, kept, held.place().index);
-  }
+  const CallStream call(held.place(), stream, kept);
   const nb::gil_scoped_release released;
   return value_or_throw(held.attention().to_mask(static_cast<const Interval*>(input.view.data),
-                                                 {block.first, block.second}, chosen));
+                                                 {block.first, block.second}, call.stream()));
 }
 
 }  // namespace
@@ -545,7 +507,10 @@ void bind_dynamic_mask(nb::module_& module) {
       .def_prop_ro(
           "workspace_nbytes",
           [](const HeldAttention& held) { return held.attention().workspace_bytes(); },
-          "Bytes of one workspace. Each stream and each graph capture has one.")
+          "Bytes of workspace that one call of run() needs; 0 on the host.")
+      .def_prop_ro(
+          "is_captured", [](const HeldAttention& held) { return held.user().is_captured(); },
+          "True if a CUDA graph holds a call. This object must live as long as the graph.")
       .def_prop_ro(
           "backward_workspace_nbytes",
           [](const HeldAttention& held) { return held.attention().backward_workspace_bytes(); },

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "arrays/array_view.hpp"
+#include "arrays/call_stream.hpp"
 #include "arrays/python_error.hpp"
-#include "attention/plan_on_device.hpp"
 #include "bindings.hpp"
 
 namespace nb = nanobind;
@@ -59,12 +59,10 @@ void merge_parts(const std::vector<std::pair<nb::object, nb::object>>& parts, nb
   const MergeTensors tensors{inputs.parts, inputs.sinks, written("out", out, inputs),
                              written("lse", lse, inputs)};
   check_apart("lse", tensors.lse.view(), "out", tensors.out.view());
-  const bool is_on_host = inputs.place.device == Device::cpu;
-  std::optional<CurrentDevice> current;
-  if (!is_on_host) current.emplace(make_current(inputs.place));
-  const Stream chosen = is_on_host ? nullptr : stream_of(stream, out, inputs.place.index);
+  const CallStream call(inputs.place, stream, out);
   const nb::gil_scoped_release released;
-  value_or_throw(is_on_host ? merge(tensors, num_threads) : merge(tensors, chosen));
+  value_or_throw(inputs.place.device == Device::cpu ? merge(tensors, num_threads)
+                                                    : merge(tensors, call.stream()));
 }
 
 }  // namespace

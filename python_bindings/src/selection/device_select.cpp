@@ -7,8 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,8 +14,9 @@
 #include <vector>
 
 #include "arrays/array_view.hpp"
+#include "arrays/call_stream.hpp"
 #include "arrays/python_error.hpp"
-#include "attention/plan_on_device.hpp"
+#include "attention/workspaces.hpp"
 #include "bindings.hpp"
 #include "fdma/formats/block_mask.hpp"
 #include "fdma/formats/convert.hpp"
@@ -32,8 +31,7 @@ namespace {
 
 using Extents = std::array<std::int64_t, kMaxRank>;
 
-/// A DeviceTopk as Python holds it. It comes with the lengths of its rows and a status word, and
-/// with a workspace for every stream and every graph capture that has used it, as in PlanOnDevice.
+/// A DeviceTopk as Python holds it. It comes with the lengths of its rows and a status word.
 class TopkOnDevice {
  public:
   TopkOnDevice(DeviceTopk topk, BlockMask among, DeviceMemory status)
@@ -45,24 +43,13 @@ class TopkOnDevice {
   const BlockMask& among() const { return among_; }
   Place place() const { return {Device::cuda, topk_.device()}; }
   std::uint32_t* status() const { return static_cast<std::uint32_t*>(status_.data()); }
-
-  void* workspace(Stream stream) const {
-    const StreamNumber number = value_or_throw(number_of(stream));
-    const std::lock_guard lock(mutex_);
-    auto found = workspaces_.find(number);
-    if (found == workspaces_.end()) {
-      DeviceMemory memory = value_or_throw(DeviceMemory::allocate(topk_.workspace_bytes()));
-      found = workspaces_.emplace(number, std::move(memory)).first;
-    }
-    return found->second.data();
-  }
+  const WorkspaceUser& user() const { return user_; }
 
  private:
   DeviceTopk topk_;
   BlockMask among_;
   DeviceMemory status_;
-  mutable std::mutex mutex_;
-  mutable std::map<StreamNumber, DeviceMemory> workspaces_;
+  WorkspaceUser user_;
 };
 
 Place place_of(std::optional<int> device) {
@@ -85,8 +72,8 @@ TopkOnDevice make_topk(const BlockMask& among, std::int64_t w, std::optional<std
                        shape.num_heads));
   }
   value_or_throw(check_serves(among, shape.num_batches, shape.num_heads, "among: it", "k has"));
-  const CurrentDevice current = make_current(place_of(device));
-  const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
+  const CallStream call(place_of(device), stream);
+  const Stream chosen = call.stream();
   const nb::gil_scoped_release released;
   TopkRows rows{shape.num_batches, shape.num_heads, shape.max_kv_len(), {}, {}};
   for (std::int64_t g = 0; g < among.num_groups(); ++g) {
@@ -127,8 +114,7 @@ nb::object select(const TopkOnDevice& held, nb::handle scores, const std::option
   const DeviceTopk& topk = held.topk();
   const InputArray input = input_array("scores", scores);
   check_on("scores", input.place, held.place());
-  const CurrentDevice current = make_current(held.place());
-  const Stream chosen = stream_of(stream, scores, held.place().index);
+  const CallStream call(held.place(), stream, scores);
   const Extents extents{topk.num_batches(), topk.num_heads_kv(), topk.kv_len(), 2};
   const OutputArray kept =
       out ? output_array("out", *out) : new_array("kept", DType::int32, 4, extents, held.place());
@@ -137,19 +123,20 @@ nb::object select(const TopkOnDevice& held, nb::handle scores, const std::option
   check_apart("out", kept.view.view(), "scores", input.view);
   {
     const nb::gil_scoped_release released;
-    value_or_throw(topk.select(input.view, static_cast<Interval*>(kept.view.data),
-                               held.workspace(chosen), held.status(), chosen));
+    const Workspace workspace =
+        held.user().workspace(topk.device(), topk.workspace_bytes(), call.stream());
+    value_or_throw(topk.select(input.view, static_cast<Interval*>(kept.view.data), workspace.data(),
+                               held.status(), call.stream()));
   }
   return kept.object;
 }
 
 bool saw_nan(const TopkOnDevice& held, nb::handle stream) {
-  const CurrentDevice current = make_current(held.place());
-  const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
+  const CallStream call(held.place(), stream);
   const nb::gil_scoped_release released;
   std::uint32_t status = 0;
-  value_or_throw(copy_to_host(&status, held.status(), sizeof status, chosen));
-  value_or_throw(fill_with_zeros(held.status(), sizeof status, chosen));
+  value_or_throw(copy_to_host(&status, held.status(), sizeof status, call.stream()));
+  value_or_throw(fill_with_zeros(held.status(), sizeof status, call.stream()));
   return (status & kTopkSawNan) != 0;
 }
 
@@ -167,11 +154,11 @@ BlockMask to_mask(const TopkOnDevice& held, nb::handle kept, std::optional<std::
   }
   const BlockShape sides{block.first, block.second};
   value_or_throw(validate(sides));
-  const CurrentDevice current = make_current(held.place());
-  const Stream chosen = stream_of(stream, kept, held.place().index);
+  const CallStream call(held.place(), stream, kept);
   const nb::gil_scoped_release released;
+  const auto* const intervals = static_cast<const Interval*>(input.view.data);
   const std::vector<ColumnIntervals> rows =
-      value_or_throw(held.topk().to_host(static_cast<const Interval*>(input.view.data), chosen));
+      value_or_throw(held.topk().to_host(intervals, call.stream()));
   std::vector<SegmentMask> masks;
   for (const ColumnIntervals& row : rows) masks.push_back(segment_from_columns(row, sides));
   std::vector<std::int32_t> mask_of;
@@ -190,8 +177,8 @@ Place place_of(const DeviceIncrementalTopk& topk) { return {Device::cuda, topk.d
 DeviceIncrementalTopk make_incremental(std::int64_t w, std::int64_t capacity, std::int64_t batch,
                                        std::int64_t heads_kv, bool keys_may_wait,
                                        std::optional<int> device, nb::handle stream) {
-  const CurrentDevice current = make_current(place_of(device));
-  const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
+  const CallStream call(place_of(device), stream);
+  const Stream chosen = call.stream();
   const nb::gil_scoped_release released;
   DeviceIncrementalTopk topk = value_or_throw(
       DeviceIncrementalTopk::make({batch, heads_kv, capacity, w, keys_may_wait}, chosen));
@@ -224,32 +211,30 @@ void append(DeviceIncrementalTopk& topk, nb::handle scores, const std::optional<
                        "{}; say by among which queries see each key",
                        count, *num_queries));
   }
-  const CurrentDevice current = make_current(place_of(topk));
-  const Stream chosen = stream_of(stream, scores, topk.device());
+  const CallStream call(place_of(topk), stream, scores);
   const nb::gil_scoped_release released;
-  value_or_throw(among ? topk.append(input.view, queries, num_queries.value_or(count), chosen)
-                       : topk.append_causal(input.view, chosen));
+  value_or_throw(among
+                     ? topk.append(input.view, queries, num_queries.value_or(count), call.stream())
+                     : topk.append_causal(input.view, call.stream()));
 }
 
 nb::tuple live_keys(const DeviceIncrementalTopk& topk, nb::handle stream) {
   const Place place = place_of(topk);
-  const CurrentDevice current = make_current(place);
-  const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
+  const CallStream call(place, stream);
   const std::int64_t row_size = std::min(topk.w(), topk.capacity());
   const OutputArray keys = new_array("keys", DType::int32, 3,
                                      {topk.num_batches(), topk.num_heads_kv(), row_size, 1}, place);
   const OutputArray counts =
       new_array("counts", DType::int32, 2, {topk.num_batches(), topk.num_heads_kv(), 1, 1}, place);
   value_or_throw(topk.live_keys(static_cast<std::int32_t*>(keys.view.data), row_size,
-                                static_cast<std::int32_t*>(counts.view.data), chosen));
+                                static_cast<std::int32_t*>(counts.view.data), call.stream()));
   return nb::make_tuple(keys.object, counts.object);
 }
 
 // The queries of every key as int32 [batch, heads_kv, kv_len, 2] on the host.
 nb::object intervals_of(DeviceIncrementalTopk& topk, nb::handle stream) {
-  const CurrentDevice current = make_current(place_of(topk));
-  const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
-  const std::vector<ColumnIntervals> rows = value_or_throw(topk.intervals(chosen));
+  const CallStream call(place_of(topk), stream);
+  const std::vector<ColumnIntervals> rows = value_or_throw(topk.intervals(call.stream()));
   const OutputArray array = new_array("intervals", DType::int32, 4,
                                       {topk.num_batches(), topk.num_heads_kv(), topk.kv_len(), 2});
   auto* out = static_cast<std::int32_t*>(array.view.data);
@@ -268,10 +253,9 @@ nb::object intervals_of(DeviceIncrementalTopk& topk, nb::handle stream) {
 template <class Function>
 auto on_stream(Function function) {
   return [function](DeviceIncrementalTopk& topk, nb::handle stream) {
-    const CurrentDevice current = make_current(place_of(topk));
-    const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
+    const CallStream call(place_of(topk), stream);
     const nb::gil_scoped_release released;
-    value_or_throw((topk.*function)(chosen));
+    value_or_throw((topk.*function)(call.stream()));
   };
 }
 
@@ -333,7 +317,10 @@ void bind_device_select(nb::module_& module) {
       .def_prop_ro(
           "workspace_nbytes",
           [](const TopkOnDevice& held) { return held.topk().workspace_bytes(); },
-          "Bytes of one workspace. Each stream and each graph capture has one.");
+          "Bytes of workspace that one call needs.")
+      .def_prop_ro(
+          "is_captured", [](const TopkOnDevice& held) { return held.user().is_captured(); },
+          "True if a CUDA graph holds a call. This object must live as long as the graph.");
   nb::class_<DeviceIncrementalTopk>(
       module, "DeviceIncrementalTopk",
       "The top-k selection on a GPU of sequences that grow. All rows have the same\n"

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "arrays/array_view.hpp"
+#include "arrays/call_stream.hpp"
 #include "arrays/python_error.hpp"
-#include "attention/plan_on_device.hpp"
 #include "bindings.hpp"
 #include "fdma/kernels/zoh_backward_device.hpp"
 #include "fdma/kernels/zoh_device.hpp"
@@ -53,10 +53,7 @@ nb::object scores_of(nb::handle values, nb::handle dt_proj, nb::handle a_coef,
   check_same_place("dt_proj", inputs[1].place, place);
   check_same_place("a_coef", inputs[2].place, place);
   const bool is_on_host = place.device == Device::cpu;
-  if (is_on_host) check_on_host("values", place);
-  std::optional<CurrentDevice> current;
-  if (!is_on_host) current.emplace(make_current(place));
-  const Stream chosen = is_on_host ? nullptr : stream_of(stream, values, place.index);
+  const CallStream call(place, stream, values);
   const ZohShape shape = value_or_throw(zoh_shape(inputs[0].view, inputs[1].view, inputs[2].view));
   const std::array<std::int64_t, kMaxRank> extents{shape.num_batches, shape.num_heads_kv,
                                                    shape.kv_len, 1};
@@ -69,7 +66,7 @@ nb::object scores_of(nb::handle values, nb::handle dt_proj, nb::handle a_coef,
     value_or_throw(is_on_host ? zoh_scores(inputs[0].view, inputs[1].view, inputs[2].view,
                                            scores.view, {wanted, num_threads})
                               : zoh_scores(inputs[0].view, inputs[1].view, inputs[2].view,
-                                           scores.view, wanted, chosen));
+                                           scores.view, wanted, call.stream()));
   }
   return scores.object;
 }
@@ -103,10 +100,7 @@ nb::tuple gradients_of(nb::handle values, nb::handle dt_proj, nb::handle a_coef,
     check_same_place(kNames[i], inputs[i].place, place);
   }
   const bool is_on_host = place.device == Device::cpu;
-  if (is_on_host) check_on_host("values", place);
-  std::optional<CurrentDevice> current;
-  if (!is_on_host) current.emplace(make_current(place));
-  const Stream chosen = is_on_host ? nullptr : stream_of(stream, values, place.index);
+  const CallStream call(place, stream, values);
   const OutputArray gradients[] = {gradient_of("dvalues", dvalues, inputs[0]),
                                    gradient_of("ddt_proj", ddt_proj, inputs[1]),
                                    gradient_of("da_coef", da_coef, inputs[2])};
@@ -142,8 +136,9 @@ nb::tuple gradients_of(nb::handle values, nb::handle dt_proj, nb::handle a_coef,
   }
   {
     const nb::gil_scoped_release released;
-    value_or_throw(is_on_host ? zoh_scores_backward(tensors, {wanted, num_threads})
-                              : zoh_scores_backward(tensors, wanted, memory.view.data, chosen));
+    value_or_throw(is_on_host
+                       ? zoh_scores_backward(tensors, {wanted, num_threads})
+                       : zoh_scores_backward(tensors, wanted, memory.view.data, call.stream()));
   }
   return nb::make_tuple(gradients[0].object, gradients[1].object, gradients[2].object);
 }

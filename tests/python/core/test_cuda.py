@@ -97,7 +97,7 @@ def plan_of(mask: Any, q: Any, k: Any, **options: Any) -> Any:
         backend="sm90",
         **options,
     )
-    return fdma.upload(plan)
+    return fdma.prepare(plan)
 
 
 # The tests below need no GPU.
@@ -149,10 +149,27 @@ def test_plans_for_sm90_are_made_anywhere() -> None:
     assert best.backend == fdma.available_backends()[-1]
 
 
-def test_plans_for_the_cpu_are_not_uploaded() -> None:
-    plan = fdma.make_plan(fdma.compile("causal", 64), heads_q=1, head_dim=64)
-    with pytest.raises(NotImplementedError, match=r"got one for cpu|backend sm90"):
-        fdma.upload(plan)
+def test_plans_for_the_cpu_are_prepared_as_they_are() -> None:
+    mask = fdma.compile("causal", 64)
+    plan = fdma.make_plan(mask, heads_q=4, head_dim=64)
+    prepared = fdma.prepare(plan, waits=True)
+    assert (prepared.backend, prepared.device, prepared.tile) == ("cpu", -1, plan.tile)
+    assert (prepared.nbytes, prepared.workspace_nbytes) == (plan.nbytes, 0)
+    assert not prepared.is_captured and fdma.workspaces_nbytes() >= 0
+    assert repr(prepared).startswith("<PreparedPlan cpu on the host, 1 x 4 (batch x heads), 64 x ")
+    arrays = random_tensors(1, 1, 64, 64, 4, 4, 64)
+    expected = attention(*arrays, mask)
+    del mask
+    for given in (plan, prepared):
+        for one, other in zip(attention(*arrays, given), expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+    del plan  # the prepared plan keeps it
+    np.testing.assert_array_equal(attention(*arrays, prepared)[0], expected[0])
+    with pytest.raises(ValueError, match=r"device: expected None for a plan for cpu, got 0"):
+        fdma.prepare(fdma.make_plan(fdma.compile("causal", 64), heads_q=1, head_dim=64), device=0)
+    q = OtherDevice(2, (1, 64, 4, 64))
+    with pytest.raises((ValueError, NotImplementedError), match=r"on the host, where|backend sm90"):
+        attention(q, q, q, prepared)
 
 
 @without_gpu
@@ -160,9 +177,9 @@ def test_without_a_gpu_errors_name_the_backends_there_are() -> None:
     mask = fdma.compile("causal", 32)
     plan = fdma.make_plan(mask, heads_q=4, head_dim=64, dtype="float16", backend="sm90")
     with pytest.raises(NotImplementedError, match=r"backend sm90: .*available: cpu"):
-        fdma.upload(plan)
+        fdma.prepare(plan)
     with pytest.raises(NotImplementedError, match=r"backend sm90: .*available: cpu"):
-        fdma.upload(plan, device=3)
+        fdma.prepare(plan, device=3)
     q = OtherDevice(2, (1, 32, 4, 64))
     for given in (mask, plan):
         with pytest.raises(NotImplementedError, match=r"backend sm90: .*available: cpu"):
@@ -201,7 +218,7 @@ def test_masks_and_plans_serve_as_they_are() -> None:
     )
     results = [
         [torch.from_dlpack(x) for x in attention(q, k, v, given)]
-        for given in (mask, plan, fdma.upload(plan))
+        for given in (mask, plan, fdma.prepare(plan))
     ]
     check(results[0], q, k, v, cells_of(mask))
     for one, other in itertools.pairwise(results):
@@ -240,23 +257,36 @@ def test_strided_tensors_are_read_in_place() -> None:
 def test_streams_and_workspaces() -> None:
     q, k, v = tensors(4, 1, 512, 512, 8, 8, 64)
     plan = plan_of(fdma.compile("causal", 512), q, k)
-    assert plan.device == 0 and plan.nbytes > 0 and plan.workspace_nbytes == 0
-    expected = torch.from_dlpack(attention(q, k, v, plan, return_lse=False))
+    assert plan.device == 0 and plan.nbytes > 0
+    fdma.release_workspaces()
+    before = fdma.workspaces_nbytes()  # those of graphs that still live
     one = plan.workspace_nbytes
+    expected = torch.from_dlpack(attention(q, k, v, plan, return_lse=False))
+    assert fdma.workspaces_nbytes() == before + one
     torch.cuda.synchronize()
     out = torch.empty_like(q)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):  # the call uses the current stream of the framework
         attention(q, k, v, plan, out=out, return_lse=False)
     stream.synchronize()
-    assert torch.equal(out, expected) and plan.workspace_nbytes == 2 * one
+    assert torch.equal(out, expected) and fdma.workspaces_nbytes() == before + 2 * one
     for given in (stream, stream.cuda_stream, 0):  # a stream is given as an object and as a number
         out.zero_()
         torch.cuda.synchronize()
         attention(q, k, v, plan, out=out, return_lse=False, stream=given)
         torch.cuda.synchronize()
         assert torch.equal(out, expected)
-    assert plan.workspace_nbytes == 2 * one
+    assert fdma.workspaces_nbytes() == before + 2 * one
+    longer = tensors(4, 1, 1, 20000, 8, 1, 64)
+    split = plan_of(fdma.compile("causal", 1, 20000), *longer[:2])
+    attention(*longer, split)
+    both = max(one, split.workspace_nbytes) + one
+    assert fdma.workspaces_nbytes() == before + both, "plans share the workspace of a stream"
+    attention(q, k, v, plan, out=out, return_lse=False)
+    torch.cuda.synchronize()
+    assert torch.equal(out, expected) and fdma.workspaces_nbytes() == before + both
+    fdma.release_workspaces()
+    assert fdma.workspaces_nbytes() == before
     with pytest.raises(TypeError, match="stream: expected None, an integer or an object"):
         attention(q, k, v, plan, stream="x")
 
@@ -277,6 +307,35 @@ def test_graph_capture() -> None:
         graph.replay()
         torch.cuda.synchronize()
         check((out / 2, lse), q, k, v, cells_of(mask))
+
+
+@needs_gpu
+def test_graphs_keep_their_workspaces() -> None:
+    q, k, v = tensors(5, 1, 1, 20000, 8, 1, 64)
+    mask = fdma.compile("causal", 1, 20000)
+    plan = plan_of(mask, q, k)
+    expected = torch.from_dlpack(attention(q, k, v, plan, return_lse=False))
+    fdma.release_workspaces()
+    before = fdma.workspaces_nbytes()
+    out = torch.empty_like(q)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        attention(q, k, v, plan, out=out, return_lse=False)
+        attention(q, k, v, plan, out=out, return_lse=False)
+    captured = before + plan.workspace_nbytes
+    assert plan.is_captured and fdma.workspaces_nbytes() == captured, "one for both calls"
+    longer = tensors(6, 4, 1, 60000, 8, 1, 64)
+    larger = plan_of(fdma.compile("causal", 1, 60000), *longer[:2])
+    for _ in range(3):
+        out.zero_()
+        attention(*longer, larger)
+        fdma.release_workspaces()
+        assert fdma.workspaces_nbytes() == captured
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(out, expected)
+    del graph, plan
+    assert fdma.workspaces_nbytes() == before
 
 
 @needs_gpu

@@ -211,8 +211,6 @@ def test_runs_refuse_by_name(error: Any, message: str, made: Any, changes: Any) 
         (ValueError, 'layout: expected "bhsd"', {"layout": "sbhd"}),
         (ValueError, "mask: its q_len is 100", {"mask": fdma.compile("causal", 100, 200)}),
         (TypeError, "k: expected a shape, as q, got ndarray", {"k": np.zeros((2, 2, 200, 32))}),
-        (NotImplementedError, "gradients: a plan in closed form has none",
-         {"closed_form": True, "gradients": True}),
         (NotImplementedError, "parametric", {"closed_form": True, "mask": "k <= q * 3"}),
         (NotImplementedError, "parametric",
          {"closed_form": True, "mask": fdma.compile("k <= q * 3", 150, 200)}),
@@ -311,11 +309,200 @@ def test_outputs_and_lengths_of_tensors(torch: Any) -> None:
     np.testing.assert_array_equal(short.numpy(), host)
     leaf = q.clone().requires_grad_()
     into: Any = {"out": out}
-    for made, words in ((plan, into), (closed, {})):
-        with pytest.raises(NotImplementedError, match=r"q: runs into given memory and .*no_grad"):
+    for made, words in ((plan, into), (closed, into), (closed, {**into, "q_lens": lengths})):
+        with pytest.raises(NotImplementedError, match=r"q: runs into given memory .*no_grad"):
             made.run(leaf, k, v, **words)
         with torch.no_grad():
             made.run(leaf, k, v, **words)
+
+
+# Gradients of runs in closed form
+
+
+def gradients_of(torch: Any, run: Any, given: list[Any], **words: Any) -> list[Any]:
+    """The gradients of q, k, v and the bias, if there is one, through the result and the lse."""
+    leaves = [x.clone().requires_grad_() for x in given]
+    out, lse = run(*leaves, **words, return_lse=True)
+    assert out.requires_grad and lse.requires_grad
+    seen = lse > -torch.inf
+    random = torch.Generator().manual_seed(3)
+    weights = torch.randn(out.shape, generator=random, dtype=torch.float32).to(out.dtype)
+    loss = (out * weights).sum() + torch.where(seen, lse, 0).sum() / 7
+    return list(torch.autograd.grad(loss, leaves))
+
+
+def expect_gradients(torch: Any, got: list[Any], expected: list[Any], limit: float = 2e-5) -> None:
+    for name, x, y in zip(("q", "k", "v", "bias"), got, expected, strict=False):
+        assert (x - y).abs().max() <= limit * max(1.0, y.abs().max().item()), name
+    assert len(got) == len(expected) and all(x.abs().max() > 0 for x in expected)
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(
+    "spec",
+    ["causal", "causal & window(40)", "prefix(30)", "causal & (window(9) | sink(4))", "true"],
+)
+def test_gradients_in_closed_form(torch: Any, spec: str, has_bias: bool, layout: Any) -> None:
+    given = tensors(torch)
+    if layout == "bshd":
+        given = [x.transpose(1, 2).contiguous() for x in given]
+    plan = fdma.plan(
+        spec, q=given[0], k=given[1], v=given[2], layout=layout, key_bias=has_bias, closed_form=True
+    )
+    if has_bias:
+        random = np.random.default_rng(4)
+        given.append(torch.from_numpy(random.standard_normal((2, 2, 200)).astype(np.float32)))
+    attend: Any = fdma.attention
+
+    def run(q: Any, k: Any, v: Any, bias: Any = None, **words: Any) -> Any:
+        return plan.run(q, k, v, key_bias=bias, softmax_scale=0.3, **words)
+
+    def by_mask(mask: Any) -> list[Any]:
+        return gradients_of(
+            torch,
+            lambda q, k, v, bias=None, **words: attend(q, k, v, mask, bias, 0.3, layout, **words),
+            given,
+        )
+
+    expect_gradients(torch, gradients_of(torch, run, given), by_mask(spec))
+    q_lens, kv_lens = [150, 61], [170, 83]
+    short = gradients_of(
+        torch,
+        run,
+        given,
+        q_lens=torch.tensor(q_lens, dtype=torch.int32),
+        kv_lens=torch.tensor(kv_lens, dtype=torch.int32),
+    )
+    expect_gradients(torch, short, by_mask(fdma.compile(spec, q_lens, kv_lens)))
+    axis = 2 if layout == "bhsd" else 1
+    for x, lengths in zip(short[:3], (q_lens, kv_lens, kv_lens), strict=True):
+        for element, length in zip(x.transpose(1, axis), lengths, strict=True):
+            assert not element[length:].any(), "rows past a length have gradients of 0"
+    if has_bias:
+        assert not short[3][1, :, 83:].any()
+    only_keys = gradients_of(torch, run, given, kv_lens=torch.tensor([150, 199], dtype=torch.int32))
+    expect_gradients(torch, only_keys, by_mask(fdma.compile(spec, [150, 150], [150, 199])))
+
+
+def test_gradients_of_documents(torch: Any) -> None:
+    given = [torch.from_numpy(x) for x in arrays(q_len=200)]
+    plan = fdma.plan(
+        "causal & window(50)", q=given[0], k=given[1], v=given[2], closed_form=True, gradients=True
+    )
+    assert (
+        plan.nbytes
+        > fdma.plan(
+            "causal & window(50)", q=given[0], k=given[1], v=given[2], closed_form=True
+        ).nbytes
+    )
+    assert len(plan_cache.plans) == 2
+    attend: Any = fdma.attention
+    for borders in ([0, 70, 130, 200], [0, 200], [0, 20, 20, 111]):
+        ends = np.array(borders, np.int32)
+        mask = fdma.compile(fdma.causal() & fdma.window(50) & fdma.documents(cu_seqlens=ends), 200)
+        expected = gradients_of(
+            torch, lambda q, k, v, mask=mask, **words: attend(q, k, v, mask, **words), given
+        )
+        for name in ("cu_seqlens_q", "cu_seqlens_k"):
+            words = {name: torch.from_numpy(ends)}
+            expect_gradients(torch, gradients_of(torch, plan.run, given, **words), expected)
+    each = torch.tensor([[0, 70, 200], [0, 10, 150]], dtype=torch.int32)
+    lengths = torch.tensor([200, 150], dtype=torch.int32)
+    got = gradients_of(torch, plan.run, given, cu_seqlens_q=each, q_lens=lengths, kv_lens=lengths)
+    for b in range(2):
+        mask = fdma.compile(
+            fdma.causal() & fdma.window(50) & fdma.documents(cu_seqlens=each[b].numpy()),
+            int(lengths[b]),
+        )
+        length = int(lengths[b])
+        alone = [x[b : b + 1, :, :length] for x in given]
+        leaves = [x.clone().requires_grad_() for x in alone]
+        out, lse = attend(*leaves, mask, return_lse=True)
+        weights = torch.randn(
+            (2, 4, 200, 24), generator=torch.Generator().manual_seed(3), dtype=torch.float32
+        )[b : b + 1, :, :length]
+        loss = (out * weights).sum() + lse.sum() / 7
+        expected = list(torch.autograd.grad(loss, leaves))
+        expect_gradients(torch, [x[b : b + 1, :, :length] for x in got], expected)
+        assert all(not x[b, :, length:].any() for x in got)
+    assert len(plan_cache.plans) > 2
+
+
+def test_each_backward_pass_has_the_lengths_of_its_run(torch: Any) -> None:
+    q, k, v = tensors(torch)
+    plan = fdma.plan("causal", q=q, k=k, v=v, closed_form=True)
+    leaf = q.clone().requires_grad_()
+    lengths = [torch.tensor(x, dtype=torch.int32) for x in ([150, 20], [40, 150])]
+    outs = [plan.run(leaf, k, v, q_lens=x, kv_lens=x) for x in lengths]
+    for out, x in zip(outs, lengths, strict=True):
+        alone = leaf.detach().clone().requires_grad_()
+        plan.run(alone, k, v, q_lens=x, kv_lens=x).sum().backward()
+        (twice,) = torch.autograd.grad(out.sum(), leaf, retain_graph=True)
+        (again,) = torch.autograd.grad(out.sum(), leaf)
+        assert torch.equal(twice, alone.grad) and torch.equal(again, alone.grad)
+    out = plan.run(leaf, k, v, q_lens=lengths[0])
+    lengths[0][0] = 3
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_gradients_in_closed_form_where_they_are_wanted(torch: Any) -> None:
+    q, k, v = tensors(torch)
+    plan = fdma.plan("causal", q=q, k=k, v=v, closed_form=True)
+    assert plan._backward is None
+    leaf = k.clone().requires_grad_()
+    with torch.no_grad():
+        assert not plan.run(q, leaf, v).requires_grad
+    assert not plan.run(q, k, v).requires_grad and plan._backward is None
+    out, lse = plan.run(q, leaf, v, return_lse=True)
+    plain, plain_lse = plan.run(q, k, v, return_lse=True)
+    assert torch.equal(out, plain) and torch.equal(lse, plain_lse)
+    (by_lse,) = torch.autograd.grad(lse.sum(), leaf, retain_graph=True)
+    assert plan._backward is not None and by_lse.any()
+    (by_out,) = torch.autograd.grad(out.sum(), leaf)
+    both, both_lse = plan.run(q, leaf, v, return_lse=True)
+    (together,) = torch.autograd.grad(both.sum() + both_lse.sum(), leaf)
+    torch.testing.assert_close(together, by_lse + by_out, atol=1e-5, rtol=1e-5)
+    odd = leaf.detach().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()
+    (copied,) = torch.autograd.grad(plan.run(q, odd, v).sum(), odd)
+    torch.testing.assert_close(copied, by_out)
+    threads = plan.run(q, leaf, v, num_threads=1, deterministic=True)
+    assert torch.equal(torch.autograd.grad(threads.sum(), leaf)[0], by_out)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gradients_in_closed_form_of_16_bits(torch: Any, dtype: str) -> None:
+    exact = [x.to(getattr(torch, dtype)).float() for x in tensors(torch)]
+    given = [x.to(getattr(torch, dtype)) for x in exact]
+    lengths = {"q_lens": torch.tensor([150, 61], dtype=torch.int32)}
+    plan = fdma.plan("causal", q=given[0], k=given[1], v=given[2], closed_form=True)
+    assert plan.dtype == dtype
+    wide = fdma.plan("causal", q=exact[0], k=exact[1], v=exact[2], closed_form=True)
+    expected = gradients_of(torch, wide.run, exact, **lengths)
+    got = gradients_of(torch, plan.run, given, **lengths)
+    assert all(x.dtype == getattr(torch, dtype) for x in got)
+    expect_gradients(torch, [x.float() for x in got], expected, 0.02)
+
+
+def test_what_has_no_gradients_in_closed_form_says_so(torch: Any) -> None:
+    q, k, v = tensors(torch)
+    plan = fdma.plan("causal", q=q, k=k, v=v, closed_form=True)
+    leaf = q.clone().requires_grad_()
+    (first,) = torch.autograd.grad(plan.run(leaf, k, v).sum(), leaf, create_graph=True)
+    with pytest.raises(NotImplementedError, match=r"AttentionPlan\.run: second gradients"):
+        first.sum().backward()
+    with pytest.raises(NotImplementedError, match=r"AttentionPlan\.run: no batches of gradients"):
+        torch.autograd.functional.jacobian(
+            lambda x: plan.run(x, k, v)[0, 0, :2, 0], q, vectorize=True
+        )
+    with pytest.raises(
+        NotImplementedError, match="runs in closed form are there for plain tensors"
+    ):
+        torch.func.grad(lambda x: plan.run(x, k, v).sum())(q)
+    compiled = torch.compile(lambda x: plan.run(x, k, v) * 2, fullgraph=True, backend="eager")
+    with pytest.raises(Exception, match="runs in closed form are there for plain tensors"):
+        compiled(leaf)
 
 
 def test_autocast_is_seen(torch: Any) -> None:

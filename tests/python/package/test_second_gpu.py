@@ -100,7 +100,7 @@ def test_uploaded_plans() -> None:
     )
     results = []
     for index, device in enumerate(DEVICES):
-        plan = core.upload(made, device=index, waits=True)
+        plan = core.prepare(made, device=index, waits=True)
         assert plan.device == index and f"on {device}" in repr(plan)
         q, k, v = (x.transpose(1, 2).contiguous() for x in on(device, inputs()[:3]))
         out, lse = (torch.from_dlpack(x) for x in core.attention(q, k, v, plan))
