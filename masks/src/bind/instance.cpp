@@ -140,11 +140,10 @@ std::int32_t Instantiator::intern_place(IrId q, IrId k, std::int32_t loops) {
   return known->second;
 }
 
-std::int32_t Instantiator::bind_loop(std::int32_t outer, std::string_view symbol, IrId value,
-                                     bool is_loop) {
+std::int32_t Instantiator::bind_loop(std::int32_t outer, std::string_view symbol, IrId value) {
   const auto [known, is_new] =
       binding_ids_.try_emplace({outer, symbol, value}, static_cast<std::int32_t>(bindings_.size()));
-  if (is_new) bindings_.push_back({outer, symbol, value, loop_depth(outer) + (is_loop ? 1 : 0)});
+  if (is_new) bindings_.push_back({outer, symbol, value, loop_depth(outer) + 1});
   return known->second;
 }
 
@@ -233,12 +232,7 @@ Result<IrId> Instantiator::quantifier(const Work& work) {
   const IrOp op = node.op == ExprOp::any_of ? IrOp::any_of : IrOp::all_of;
   const IrId bound = need(node.children[0], work.place);
   if (bound < 0) return -1;
-  if (builder_.mentions(bound) != 0)
-    return Error{
-        ErrorCode::invalid_argument,
-        fmt::format("{}: the bound must be one value per (batch, head), but {} depends on "
-                    "q, k or another loop's variable",
-                    quote(*checked_.expr, work.node), quote(*checked_.expr, node.children[0]))};
+  // Typing has made sure that the bound is one value per (batch, head).
   if (!builder_.is_constant(bound))  // always undefined
     return builder_.quantifier(op, 0, bound, builder_.boolean(false));
   const std::int64_t count = builder_.node(bound).value;
@@ -247,32 +241,19 @@ Result<IrId> Instantiator::quantifier(const Work& work) {
   const NodeFacts& body = checked_.fact(node.children[1]);
   const Place place = places_[static_cast<std::size_t>(work.place)];
   const bool is_scalar = !body.mentions_cell && !checked_.fact(work.node).mentions_loop;
-  if (count <= kMostIterations ? count * body.tree_size <= kMostOperators || is_scalar
-                               : is_scalar && count <= kMostScalarIterations)
-    return written_out(work, count);
-
+  const bool is_written_out = count <= kMostIterations
+                                  ? count * body.tree_size <= kMostOperators || is_scalar
+                                  : is_scalar && count <= kMostScalarIterations;
   const std::int64_t loop_id = loop_ids_.id_of(loop_depth(place.loops), count);
   const IrId variable = builder_.loop(loop_id, count);
-  const std::int32_t loops = bind_loop(place.loops, node.symbol, variable, true);
+  const std::int32_t loops = bind_loop(place.loops, node.symbol, variable);
   const IrId inside = need(node.children[1], intern_place(place.q, place.k, loops));
   if (inside < 0) return -1;
-  return builder_.quantifier(op, loop_id, bound, inside);
-}
-
-// Joins the body for each value of the variable.
-Result<IrId> Instantiator::written_out(const Work& work, std::int64_t count) {
-  const ExprNode& node = checked_.node(work.node);
-  const Place place = places_[static_cast<std::size_t>(work.place)];
-  const IrOp join = node.op == ExprOp::any_of ? IrOp::logical_or : IrOp::logical_and;
-  IrId result = builder_.boolean(node.op == ExprOp::all_of);
-  bool is_complete = true;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int32_t loops = bind_loop(place.loops, node.symbol, builder_.constant(i), false);
-    const IrId one = need(node.children[1], intern_place(place.q, place.k, loops));
-    is_complete &= one >= 0;
-    if (is_complete) result = builder_.make(join, result, one);
+  if (is_written_out) {
+    const std::vector<IrId> copied = builder_.nodes_of_loop(inside, loop_id);
+    if (!copied.empty()) return builder_.write_out(op, count, inside, copied, TermOrder::canonical);
   }
-  return is_complete ? result : -1;
+  return builder_.quantifier(op, loop_id, bound, inside);
 }
 
 }  // namespace fdma

@@ -21,8 +21,7 @@ class Instantiator {
  public:
   Instantiator(const CheckedExpr& checked, const BoundTables& tables, const MaskShape& shape);
 
-  /// Errors      those of NameExpander::prepare; invalid_argument: the bound of any / all is not
-  ///             one value per (batch, head); unsupported: many times more nodes than the
+  /// Errors      those of NameExpander::prepare; unsupported: many times more nodes than the
   ///             expression
   Result<IrProgram> make(const BoundPair& pair);
 
@@ -32,12 +31,12 @@ class Instantiator {
     IrId q, k;
     std::int32_t loops;  ///< innermost binding, -1: none
   };
-  /// A loop variable and its value: a constant, or a loop node.
+  /// A loop variable and its node.
   struct Binding {
     std::int32_t outer;
     std::string_view symbol;
     IrId value;
-    std::int64_t loop_depth;  ///< loops that stay loops, including this one
+    std::int64_t loop_depth;  ///< loops around its body
   };
   struct Work {
     ExprId node;
@@ -50,7 +49,7 @@ class Instantiator {
   IrId need(ExprId node, std::int32_t place);
   std::int32_t place_of(ExprId node, std::int32_t place);
   std::int32_t intern_place(IrId q, IrId k, std::int32_t loops);
-  std::int32_t bind_loop(std::int32_t outer, std::string_view symbol, IrId value, bool is_loop);
+  std::int32_t bind_loop(std::int32_t outer, std::string_view symbol, IrId value);
   std::int64_t loop_depth(std::int32_t loops) const {
     return loops < 0 ? 0 : bindings_[static_cast<std::size_t>(loops)].loop_depth;
   }
@@ -60,7 +59,6 @@ class Instantiator {
   Result<void> prepare_names();
   Result<IrId> variable(ExprId id, const Place& place);
   Result<IrId> quantifier(const Work& work);
-  Result<IrId> written_out(const Work& work, std::int64_t count);
 
   const CheckedExpr& checked_;
   const BoundTables& tables_;

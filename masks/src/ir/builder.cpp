@@ -446,7 +446,8 @@ std::vector<IrId> IrBuilder::nodes_of_loop(IrId body, std::int64_t loop_id) cons
   return below;
 }
 
-IrId IrBuilder::write_out(IrOp op, std::int64_t count, IrId body, std::span<const IrId> copied) {
+IrId IrBuilder::write_out(IrOp op, std::int64_t count, IrId body, std::span<const IrId> copied,
+                          TermOrder order) {
   const bool is_any = op == IrOp::any_of;
   IrId result = boolean(!is_any);
   std::unordered_map<IrId, IrId> copy_of;
@@ -468,12 +469,14 @@ IrId IrBuilder::write_out(IrOp op, std::int64_t count, IrId body, std::span<cons
       else
         copy = make(made.op, made.children[0], made.children[1], made.children[2]);
     }
-    // Terms stay in the order of their turns, so that the first undefined one is the cause.
     const IrId term = copy_of[body];
-    if (is_boolean(result, !is_any) || is_boolean(term, is_any))
+    const IrOp join = is_any ? IrOp::logical_or : IrOp::logical_and;
+    if (order == TermOrder::canonical)
+      result = make(join, result, term);
+    else if (is_boolean(result, !is_any) || is_boolean(term, is_any))
       result = term;
     else if (!is_boolean(term, !is_any) && term != result)
-      result = raw(is_any ? IrOp::logical_or : IrOp::logical_and, result, term);
+      result = raw(join, result, term);
   }
   return result;
 }

@@ -37,6 +37,12 @@ class TableStore {
   std::map<Key, TableRef> prepared_;
 };
 
+/// The order of the terms of a loop that is written out.
+enum class TermOrder : std::uint8_t {
+  canonical,  ///< that of canonical form; terms join where they can
+  of_turns,   ///< of the loop's turns, so that the first undefined term is the cause
+};
+
 /// Nodes of one program under construction.
 ///
 /// Invariants  every node returned is in canonical form; ids are stable until reset
@@ -63,7 +69,8 @@ class IrBuilder {
   /// The nodes of a loop's body that mention its variable, in evaluation order.
   std::vector<IrId> nodes_of_loop(IrId body, std::int64_t loop_id) const;
   /// any_of or all_of over [0, count) written out. `copied` are the body's nodes_of_loop.
-  IrId write_out(IrOp op, std::int64_t count, IrId body, std::span<const IrId> copied);
+  IrId write_out(IrOp op, std::int64_t count, IrId body, std::span<const IrId> copied,
+                 TermOrder order);
 
   // By value, because making a node moves the others.
   IrNode node(IrId id) const { return nodes_[static_cast<std::size_t>(id)]; }

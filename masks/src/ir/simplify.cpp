@@ -96,7 +96,7 @@ std::optional<IrProgram> unroll(const IrProgram& program, std::int64_t most_node
     if (count <= 0 || copied.empty() || (count > 1 && count > left / size))
       return builder.quantifier(loop.op, loop.value, bound, body);
     left -= count * size;
-    return builder.write_out(loop.op, count, body, copied);
+    return builder.write_out(loop.op, count, body, copied, TermOrder::of_turns);
   });
 }
 

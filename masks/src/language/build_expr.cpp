@@ -129,12 +129,12 @@ Result<void> Checker::run() {
     }
     std::optional<TypeProblem> problem;
     ExprFacts facts = infer(node, operands, problem);
+    if (node.op == ExprOp::any_of || node.op == ExprOp::all_of)
+      FDMA_TRY_VOID(check_loop(node, facts, loops));
     if (problem) return invalid(problem->message);
     if (node.op == ExprOp::variable && !is_language_variable(node.symbol)) {
       FDMA_TRY(facts.free_loops, bit_of(node.symbol));
     }
-    if (node.op == ExprOp::any_of || node.op == ExprOp::all_of)
-      FDMA_TRY_VOID(check_loop(node, facts, loops));
     facts_.push_back(facts);
     loops_.push_back(loops);
   }

@@ -189,6 +189,10 @@ ExprFacts Inference::run() {
     case OperandTypes::quantifier:
       need(0, ExprType::integer);
       need(1, ExprType::condition);
+      if (children_[0].depends_on_cell || children_[0].free_loops != 0)
+        report(0, fmt::format("the bound of {} is one number for every cell of a batch element and "
+                              "head: it cannot depend on q, k, pos or a loop variable",
+                              node_name(node_)));
       break;
     case OperandTypes::moved:
       need(0, ExprType::condition);

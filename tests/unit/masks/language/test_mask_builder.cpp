@@ -108,6 +108,12 @@ TEST(MaskBuilder, RejectsWhatOnlyTheWholeShows) {
   EXPECT_THAT(text_of(any_of("k", 3, loop("k") < 3)), HasSubstr("word of the language"));
   EXPECT_THAT(text_of(any_of("i", loop("i"), loop("i") < 3)), HasSubstr("mentions i"));
   EXPECT_THAT(text_of(any_of("i", 2, any_of("i", 3, loop("i") < 3))), HasSubstr("inside it"));
+  constexpr const char* kOneBound = "the bound of 'any' is one number for every cell";
+  EXPECT_THAT(text_of(any_of("i", 4, any_of("j", loop("i"), loop("j") == k))),
+              HasSubstr(kOneBound));
+  EXPECT_THAT(text_of(any_of("i", q + 1, loop("i") == k)), HasSubstr(kOneBound));
+  EXPECT_THAT(text_of(any_of("i", 4, any_of("j", q_len, loop("j") + loop("i") == k))),
+              Not(HasSubstr(kOneBound)));
   EXPECT_THAT(text_of(table("a b")(q)), HasSubstr("table \"a b\""));
   EXPECT_THAT(text_of(documents_ids("")), HasSubstr("table \"\""));
   BoolExpr nested = causal();

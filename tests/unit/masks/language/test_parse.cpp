@@ -1,5 +1,6 @@
 // Tests the structure of what is parsed, and refusals. The texts of diagnostics are golden
 // (tests/golden/diagnostics).
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -173,6 +174,21 @@ TEST(ParseMask, RejectsReservedAndRepeatedNames) {
 TEST(ParseMask, RejectsLoopVariablesOutsideTheirLoop) {
   EXPECT_EQ(diagnostics_of("any(i in 3 : i < 2) & i < 2").size(), 1u);
   EXPECT_EQ(diagnostics_of("any(i in i : i < 2)").size(), 1u);
+}
+
+TEST(ParseMask, RejectsBoundsThatDifferFromCellToCell) {
+  for (const char* bound : {"q", "kv_len - k", "pos + 1", "@t[q]", "int(causal)", "h + q"}) {
+    EXPECT_EQ(diagnostics_of(fmt::format("all(i in {} : i != k)", bound)).size(), 1u) << bound;
+  }
+  EXPECT_EQ(diagnostics_of("any(i in 4 : any(j in i : j == k))").size(), 1u);
+  EXPECT_EQ(diagnostics_of("any(i in 4 : all(j in 3 : any(l in @t[i] + j : l == k)))").size(), 1u);
+  EXPECT_EQ(diagnostics_of("let n = q + 1; any(i in n : i == k)").size(), 1u);
+  for (const char* bound :
+       {"q_len", "@t[b] + h", "where(kv_len > 3, 2, @n)", "int(at(causal, q=1, k=2)) + 1"}) {
+    EXPECT_TRUE(
+        diagnostics_of(fmt::format("any(i in 2 : all(j in {} : i + j != k))", bound)).empty())
+        << bound;
+  }
 }
 
 TEST(ParseMask, RejectsParametersThatDifferFromCellToCell) {
