@@ -172,21 +172,22 @@ constexpr PlanSegmentKind kScanned[] = {PlanSegmentKind::bitmap, PlanSegmentKind
 constexpr std::size_t kWorkTileUnknown = kKinds + std::size(kScanned);
 constexpr std::size_t kL2MissUnknown = kWorkTileUnknown + 1;
 
-std::vector<double> amounts_of(const AttentionPlan& plan, const DeviceProfile& profile) {
-  const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
-  const ColumnDistance distance(plan, profile.near_bytes, profile.far_bytes);
+std::vector<double> amounts_of(const PlanHeader& header, const SegmentPlan& plan,
+                               const DeviceProfile& profile) {
+  const WorkCounter counter(header, plan, profile.stripe_rows, profile.skips_dead_keys);
+  const ColumnDistance distance(header, profile.near_bytes, profile.far_bytes);
   PlanWork total;
   double l2_miss_columns = 0;
   for (const WorkTile& work_tile : plan.work_tiles) {
     const PlanWork work = counter.of(work_tile);
-    const std::int64_t columns = columns_read(work, work_tile, plan.mask_tile().block_kv);
+    const std::int64_t columns = columns_read(work, work_tile, header.mask_tile().block_kv);
     l2_miss_columns += distance.of(columns) * static_cast<double>(columns);
     for (std::size_t kind = 0; kind < kKinds; ++kind) {
       total.steps[kind].tiles += work.steps[kind].tiles;
       total.steps[kind].cells += work.steps[kind].cells;
     }
   }
-  const double tile_cells = static_cast<double>(plan.tile.block_q) * plan.tile.block_kv;
+  const double tile_cells = static_cast<double>(header.tile.block_q) * header.tile.block_kv;
   std::vector<double> amounts;
   for (const StepWork& steps : total.steps) {
     amounts.push_back(static_cast<double>(steps.cells) / tile_cells);
@@ -308,7 +309,9 @@ class Calibration {
     }
     std::vector<Measurement> measurements;
     for (const Workload& workload : workloads) {
-      measurements.push_back({amounts_of(workload.plan, profile), workload.least_busy_us});
+      measurements.push_back(
+          {amounts_of(workload.plan, std::get<SegmentPlan>(workload.plan.form), profile),
+           workload.least_busy_us});
     }
     return costs_from(fit_not_negative(measurements), tile);
   }

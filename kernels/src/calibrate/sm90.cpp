@@ -95,7 +95,7 @@ struct Workload {
     options.pack = PackMode::never;
     options.columns = columns;
     FDMA_TRY(AttentionPlan plan, make_plan(mask, shape, {}, options));
-    EvenCall call = even_call(plan, num_workers, is_all);
+    EvenCall call = even_call(plan, std::get<SegmentPlan>(plan.form), num_workers, is_all);
     FDMA_TRY(std::unique_ptr<PreparedPlan> prepared, prepare(std::move(plan)));
     FDMA_TRY(DeviceMemory workspace, DeviceMemory::allocate(prepared->workspace_bytes()));
     return Workload{call, shape, std::move(prepared), std::move(workspace), {}};

@@ -82,17 +82,18 @@ StepCosts fit_index_tiles(const std::vector<EvenCall>& calls, const EvenCosts& c
 
 }  // namespace
 
-EvenCall even_call(const AttentionPlan& plan, int num_workers, bool is_all_partial) {
+EvenCall even_call(const PlanHeader& header, const SegmentPlan& plan, int num_workers,
+                   bool is_all_partial) {
   const double share = 1.0 / num_workers;
   EvenCall call;
   call.work_tiles = share * static_cast<double>(plan.work_tiles.size());
-  call.of(PlanSegmentKind::full) = share * static_cast<double>(plan.counts.full_tiles);
-  call.of(PlanSegmentKind::bitmap) = share * static_cast<double>(plan.counts.bitmap_tiles);
-  call.of(PlanSegmentKind::rows) = share * static_cast<double>(plan.counts.row_tiles);
-  call.of(PlanSegmentKind::columns) = share * static_cast<double>(plan.counts.column_tiles);
+  call.of(PlanSegmentKind::full) = share * static_cast<double>(header.counts.full_tiles);
+  call.of(PlanSegmentKind::bitmap) = share * static_cast<double>(header.counts.bitmap_tiles);
+  call.of(PlanSegmentKind::rows) = share * static_cast<double>(header.counts.row_tiles);
+  call.of(PlanSegmentKind::columns) = share * static_cast<double>(header.counts.column_tiles);
   call.is_all_partial = is_all_partial;
   if (plan.kv_index_lists.empty()) return call;
-  const WorkCounter counter(plan, plan.tile.block_q, false);
+  const WorkCounter counter(header, plan, header.tile.block_q, false);
   StepWork index_tiles;
   for (const WorkTile& work_tile : plan.work_tiles) {
     const StepWork each = counter.of(work_tile).of(PlanSegmentKind::gather);
@@ -101,7 +102,7 @@ EvenCall even_call(const AttentionPlan& plan, int num_workers, bool is_all_parti
   }
   call.index_tiles = share * static_cast<double>(index_tiles.tiles);
   call.full_index_tiles =
-      share * static_cast<double>(index_tiles.cells) / (plan.tile.block_q * plan.tile.block_kv);
+      share * static_cast<double>(index_tiles.cells) / (header.tile.block_q * header.tile.block_kv);
   return call;
 }
 

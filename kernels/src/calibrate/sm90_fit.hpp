@@ -26,7 +26,8 @@ struct EvenCall {
 };
 
 /// The share of the plan of each of `num_workers` workers, without us.
-EvenCall even_call(const AttentionPlan& plan, int num_workers, bool is_all_partial);
+EvenCall even_call(const PlanHeader& header, const SegmentPlan& plan, int num_workers,
+                   bool is_all_partial);
 
 /// Costs of a call and of its tiles.
 struct EvenCosts {

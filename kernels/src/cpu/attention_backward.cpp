@@ -20,7 +20,7 @@
 namespace fdma {
 namespace cpu {
 
-DqTickets::DqTickets(const AttentionPlan& plan) : plan_(plan), max_tickets_(0) {
+DqTickets::DqTickets(const PlanHeader& plan) : plan_(plan), max_tickets_(0) {
   std::size_t num_places = 0;
   std::int64_t most_tiles = 0;
   for (std::int64_t b = 0; b < plan.shape.batch; ++b) {
@@ -61,8 +61,9 @@ void DqTickets::finish(const WorkTile& work_tile, std::int32_t q_tile, std::int3
   done.notify_all();
 }
 
-BackwardRun::BackwardRun(const BackwardCall& call, const AttentionPlan& of_plan)
-    : BackwardCall(call), plan(&of_plan), dq_sum(call.dq) {
+BackwardRun::BackwardRun(const BackwardCall& call, const PlanHeader& of_plan,
+                         const SegmentPlan* of_segments)
+    : BackwardCall(call), plan(&of_plan), segments(of_segments), dq_sum(call.dq) {
   const AttentionShape& shape = plan->shape;
   const std::size_t num_rows = row_index(shape.batch, 0, 0);
   exponent.resize(num_rows);
@@ -184,15 +185,11 @@ void run_pass(BackwardRun& run, const std::vector<WorkTile>& work_tiles, bool ad
       std::size_t{0}, num_workers, [&](std::size_t) { work(); }, tbb::simple_partitioner());
 }
 
-void run_all(BackwardRun& run, const BackwardOptions& options) {
+void run_all(BackwardRun& run, const std::vector<WorkTile>& work_tiles,
+             const BackwardOptions& options) {
   for_each_query_block(run, [&](auto batch, auto head, auto begin, auto end) {
     if (!is_cancelled(options)) prepare_rows(run, batch, head, begin, end);
   });
-  const std::vector<WorkTile> of_closed_forms =
-      run.elements.empty() ? std::vector<WorkTile>()
-                           : closed_form_work_tiles(*run.plan, run.elements);
-  const std::vector<WorkTile>& work_tiles =
-      run.elements.empty() ? run.plan->work_tiles : of_closed_forms;
   if (run.corrects_delta) {
     run_pass(run, work_tiles, true, options);
     for_each_query_block(run, [&](auto batch, auto head, auto begin, auto end) {
@@ -206,6 +203,36 @@ void run_all(BackwardRun& run, const BackwardOptions& options) {
   });
 }
 
+Result<void> run_form(const PlanHeader& header, const SegmentPlan& plan,
+                      const BackwardTensors& tensors, const BackwardOptions& options) {
+  FDMA_TRY(const BackwardCall checked,
+           checked_backward_call(header.direction, header.shape, header.score, tensors, options,
+                                 Device::cpu));
+  FDMA_TRY_VOID(restrict_targets());
+  BackwardRun run(checked, header, &plan);
+  in_arena(options.num_threads, [&] { run_all(run, plan.work_tiles, options); });
+  return {};
+}
+
+Result<void> run_form(const PlanHeader& header, const ClosedFormPlan& plan,
+                      const BackwardTensors& tensors, const BackwardOptions& options) {
+  FDMA_TRY(const BackwardCall checked,
+           checked_backward_call(header.direction, header.shape, header.score, tensors, options,
+                                 Device::cpu, true));
+  FDMA_TRY_VOID(check_closed_form_call(header.shape, checked));
+  FDMA_TRY_VOID(restrict_targets());
+  BackwardRun run(checked, header, nullptr);
+  run.elements = closed_form_elements(header, plan, checked);
+  const std::vector<WorkTile> work_tiles = closed_form_work_tiles(header, plan, run.elements);
+  in_arena(options.num_threads, [&] { run_all(run, work_tiles, options); });
+  return {};
+}
+
+Result<void> run_form(const PlanHeader& /*header*/, const KvWorklist& /*lists*/,
+                      const BackwardTensors& /*tensors*/, const BackwardOptions& /*options*/) {
+  return Error{ErrorCode::unsupported, "plan: kv worklists are for backward calls on a GPU"};
+}
+
 }  // namespace
 }  // namespace cpu
 
@@ -216,15 +243,9 @@ Result<void> attention_backward(const AttentionPlan& plan, const BackwardTensors
                  fmt::format("backend: expected a plan for cpu, got one for {}: prepare it",
                              to_string(plan.backend))};
   }
-  FDMA_TRY(const BackwardCall checked,
-           checked_backward_call(plan.direction, plan.shape, plan.score, tensors, options,
-                                 Device::cpu, plan.is_closed_form()));
-  FDMA_TRY_VOID(check_closed_form_call(plan, checked));
-  FDMA_TRY_VOID(cpu::restrict_targets());
   try {
-    cpu::BackwardRun run(checked, plan);
-    if (plan.is_closed_form()) run.elements = closed_form_elements(plan, checked);
-    in_arena(options.num_threads, [&] { cpu::run_all(run, options); });
+    FDMA_TRY_VOID(std::visit(
+        [&](const auto& form) { return cpu::run_form(plan, form, tensors, options); }, plan.form));
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory,
                  fmt::format("attention_backward: no memory for the sums of dq, or no {} bytes of "

@@ -69,12 +69,8 @@ Result<void> restrict_targets() {
 
 namespace {
 
-void run_work_tiles(const cpu::CpuCall& call, const AttentionOptions& options) {
-  const std::vector<WorkTile> of_closed_forms =
-      call.elements.empty() ? std::vector<WorkTile>()
-                            : closed_form_work_tiles(*call.plan, call.elements);
-  const std::vector<WorkTile>& work_tiles =
-      call.elements.empty() ? call.plan->work_tiles : of_closed_forms;
+void run_work_tiles(const cpu::CpuCall& call, const std::vector<WorkTile>& work_tiles,
+                    const AttentionOptions& options) {
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
     cpu::Workspace workspace(call.plan->shape, call.plan->tile);
@@ -92,6 +88,31 @@ void run_work_tiles(const cpu::CpuCall& call, const AttentionOptions& options) {
   });
 }
 
+Result<void> run(const PlanHeader& header, const SegmentPlan& plan, const AttentionTensors& tensors,
+                 const AttentionOptions& options) {
+  FDMA_TRY(const AttentionCall checked,
+           checked_call(header.shape, header.score, tensors, options, Device::cpu));
+  FDMA_TRY_VOID(cpu::restrict_targets());
+  run_work_tiles({checked, &header, &plan, {}}, plan.work_tiles, options);
+  return {};
+}
+
+Result<void> run(const PlanHeader& header, const ClosedFormPlan& plan,
+                 const AttentionTensors& tensors, const AttentionOptions& options) {
+  FDMA_TRY(const AttentionCall checked,
+           checked_call(header.shape, header.score, tensors, options, Device::cpu, true));
+  FDMA_TRY_VOID(check_closed_form_call(header.shape, checked));
+  FDMA_TRY_VOID(cpu::restrict_targets());
+  const cpu::CpuCall call{checked, &header, nullptr, closed_form_elements(header, plan, checked)};
+  run_work_tiles(call, closed_form_work_tiles(header, plan, call.elements), options);
+  return {};
+}
+
+Result<void> run(const PlanHeader& /*header*/, const KvWorklist& /*lists*/,
+                 const AttentionTensors& /*tensors*/, const AttentionOptions& /*options*/) {
+  return Error{ErrorCode::unsupported, "plan: kv worklists are for backward calls on a GPU"};
+}
+
 }  // namespace
 
 const char* cpu_target() {
@@ -107,14 +128,9 @@ Result<void> attention_forward(const AttentionPlan& plan, const AttentionTensors
                              to_string(plan.backend))};
   }
   FDMA_TRY_VOID(check_direction(plan.direction, Direction::forward));
-  FDMA_TRY(const AttentionCall checked, checked_call(plan.shape, plan.score, tensors, options,
-                                                     Device::cpu, plan.is_closed_form()));
-  FDMA_TRY_VOID(check_closed_form_call(plan, checked));
-  FDMA_TRY_VOID(cpu::restrict_targets());
   try {
-    cpu::CpuCall call{checked, &plan, {}};
-    if (plan.is_closed_form()) call.elements = closed_form_elements(plan, checked);
-    run_work_tiles(call, options);
+    FDMA_TRY_VOID(
+        std::visit([&](const auto& form) { return run(plan, form, tensors, options); }, plan.form));
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory,
                  fmt::format("attention: no {} bytes of workspace for each thread",

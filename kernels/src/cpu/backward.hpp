@@ -14,12 +14,14 @@
 
 namespace fdma::cpu {
 
-/// Iterates over the query tiles of a work tile. `element` is that of a closed-form plan, or null.
+/// Iterates over the query tiles of a work tile, by `segments` of a plan of segments or by `element`
+/// of a closed-form plan; the other is null.
 class TileCursor {
  public:
-  TileCursor(const AttentionPlan& plan, const ClosedFormElement* element, const WorkTile& work_tile)
-      : segments_(plan.segments.data(), work_tile) {
-    if (element != nullptr) walk_ = walk_of(*element, plan.mask_tile(), work_tile.q_tile);
+  TileCursor(const PlanHeader& header, const SegmentPlan* segments,
+             const ClosedFormElement* element, const WorkTile& work_tile)
+      : segments_(segments != nullptr ? segments->segments.data() : nullptr, work_tile) {
+    if (element != nullptr) walk_ = walk_of(*element, header.mask_tile(), work_tile.q_tile);
   }
 
   /// Sets `tile` to the next tile; returns false after the last.
@@ -49,7 +51,7 @@ class TileCursor {
 /// Cost    8 B per (batch element, query head, query tile)
 class DqTickets {
  public:
-  explicit DqTickets(const AttentionPlan& plan);
+  explicit DqTickets(const PlanHeader& plan);
 
   /// Draws the tickets of `work_tile` in the order in which it walks its tiles, after those of work
   /// tiles taken before it, and appends them. It must not run concurrently with another call.
@@ -65,7 +67,7 @@ class DqTickets {
  private:
   std::size_t place(const WorkTile& work_tile) const;
 
-  const AttentionPlan& plan_;
+  const PlanHeader& plan_;
   std::vector<std::size_t> first_of_batch_;
   std::vector<std::int32_t> drawn_;
   std::vector<std::atomic<std::int32_t>> done_;
@@ -79,9 +81,11 @@ class DqTickets {
 ///             D, with DeltaSource::corrected; dq_sum float32: the tensor dq itself if it is
 ///             float32, otherwise memory of this call
 struct BackwardRun : BackwardCall {
-  BackwardRun(const BackwardCall& call, const AttentionPlan& plan);
+  /// `of_segments` are those of a plan of segments, or null.
+  BackwardRun(const BackwardCall& call, const PlanHeader& of_plan, const SegmentPlan* of_segments);
 
-  const AttentionPlan* plan;
+  const PlanHeader* plan;
+  const SegmentPlan* segments;              ///< of a plan of segments; else null
   std::vector<ClosedFormElement> elements;  ///< of a closed-form plan: one per batch element
   Strided dq_sum;
   std::vector<float> exponent, shift, missing, dq_memory;
@@ -97,7 +101,7 @@ struct BackwardRun : BackwardCall {
     return elements.empty() ? plan->shape.kv_len(batch) : element(batch)->num_rows;
   }
   TileCursor tiles_of(const WorkTile& work_tile) const {
-    return {*plan, element(work_tile.batch), work_tile};
+    return {*plan, segments, element(work_tile.batch), work_tile};
   }
 
   std::size_t row_index(std::int64_t batch, std::int64_t head, std::int64_t row) const {
@@ -108,7 +112,7 @@ struct BackwardRun : BackwardCall {
 
 /// One walk over all groups: for gradients, or before that for the correction of D.
 struct BackwardPass {
-  BackwardPass(const AttentionPlan& plan, bool adds_up_rows_here)
+  BackwardPass(const PlanHeader& plan, bool adds_up_rows_here)
       : dq_tickets(plan), adds_up_rows(adds_up_rows_here) {}
 
   DqTickets dq_tickets;

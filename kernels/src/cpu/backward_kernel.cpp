@@ -163,7 +163,7 @@ class BackwardWorkTile : TileWalk<BackwardWorkTile> {
   /// `ticket` points to the first ticket of the work tile, and past its last one after run().
   BackwardWorkTile(BackwardRun& run, BackwardPass& pass, const WorkTile& work_tile,
                    const KeyTile& keys, BackwardWorkspace& workspace, const std::int32_t*& ticket)
-      : TileWalk(*run.plan, work_tile, run.element(work_tile.batch), workspace.chunk),
+      : TileWalk(*run.plan, run.segments, work_tile, run.element(work_tile.batch), workspace.chunk),
         run_(run),
         pass_(pass),
         keys_(keys),

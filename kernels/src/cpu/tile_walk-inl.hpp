@@ -69,22 +69,24 @@ void with_width(const Panel& panel, const Compute& compute) {
 template <class Derived>
 class TileWalk {
  protected:
-  /// `element` is that of a work tile of a closed-form plan, or null.
-  TileWalk(const AttentionPlan& plan, const WorkTile& work_tile, const ClosedFormElement* element,
-           Chunk& chunk)
-      : plan_(plan),
+  /// Either `segments` are those of a plan of segments, or `element` is that of a work tile of a
+  /// closed-form plan; the other is null.
+  TileWalk(const PlanHeader& header, const SegmentPlan* segments, const WorkTile& work_tile,
+           const ClosedFormElement* element, Chunk& chunk)
+      : header_(header),
+        segments_(segments),
         work_tile_(work_tile),
         element_(element),
         chunk_(chunk),
-        tile_(plan.mask_tile()),
-        order_(plan.kv_permutation(work_tile)),
+        tile_(header.mask_tile()),
+        order_(segments != nullptr ? segments->kv_permutation(work_tile) : nullptr),
         column_len_(order_ != nullptr    ? order_->num_keys
                     : element != nullptr ? element->num_columns
-                                         : plan.column_len(work_tile.batch)),
+                                         : header.column_len(work_tile.batch)),
         row_begin_(std::int64_t{work_tile.q_tile} * tile_.block_q),
         num_rows_(static_cast<std::size_t>(std::min<std::int64_t>(
             tile_.block_q,
-            (element != nullptr ? element->num_rows : plan.row_len(work_tile.batch)) -
+            (element != nullptr ? element->num_rows : header.row_len(work_tile.batch)) -
                 row_begin_))),
         words_per_column_((static_cast<std::size_t>(tile_.block_q) + 63) / 64) {}
 
@@ -94,7 +96,9 @@ class TileWalk {
       append_closed_form_tiles();
     } else {
       TileStep step;
-      for (SegmentIterator it(plan_.segments.data(), work_tile_); it.next(step);) append_tile(step);
+      for (SegmentIterator it(segments_->segments.data(), work_tile_); it.next(step);) {
+        append_tile(step);
+      }
     }
     if (num_columns_ > 0) derived().flush();
   }
@@ -147,7 +151,8 @@ class TileWalk {
     }
   }
 
-  const AttentionPlan& plan_;
+  const PlanHeader& header_;
+  const SegmentPlan* segments_;  ///< of a plan of segments, or null
   const WorkTile& work_tile_;
   const ClosedFormElement* element_;  ///< of a closed-form plan, or null
   Chunk& chunk_;
@@ -162,7 +167,7 @@ class TileWalk {
   std::int64_t row_of(std::int64_t column) const {
     return order_ == nullptr
                ? column
-               : plan_.permuted_keys[static_cast<std::size_t>(order_->first_key + column)];
+               : segments_->permuted_keys[static_cast<std::size_t>(order_->first_key + column)];
   }
   std::uint64_t* writable_bits_of(std::size_t column) {
     return chunk_.row_bits.data() + column * words_per_column_;
@@ -237,8 +242,8 @@ class TileWalk {
         for (std::int64_t column = begin; column < end; ++column) append_full(row_of(column));
         return;
       case PlanSegmentKind::bitmap:
-        return append_words(begin, end,
-                            plan_.bitmaps.data() + step.data_index * plan_.words_per_bitmap());
+        return append_words(
+            begin, end, segments_->bitmaps.data() + step.data_index * header_.words_per_bitmap());
       case PlanSegmentKind::rows:
         return append_panel(step, begin, end);
       case PlanSegmentKind::columns:
@@ -261,7 +266,7 @@ class TileWalk {
 
   /// The words of a tile row by row, all set to 0.
   std::uint64_t* begin_rows() {
-    std::fill_n(chunk_.tile_words.data(), plan_.words_per_bitmap(), 0);
+    std::fill_n(chunk_.tile_words.data(), header_.words_per_bitmap(), 0);
     return chunk_.tile_words.data();
   }
 
@@ -278,7 +283,7 @@ class TileWalk {
 
   /// Appends the columns of a tile whose words are stored row by row.
   void append_rows(std::int64_t begin, std::int64_t end, const std::uint64_t* row_major) {
-    std::uint64_t* column_major = chunk_.tile_words.data() + plan_.words_per_bitmap();
+    std::uint64_t* column_major = chunk_.tile_words.data() + header_.words_per_bitmap();
     key_major_from_row_major(row_major, tile_, column_major);
     append_words(begin, end, column_major);
   }
@@ -304,8 +309,8 @@ class TileWalk {
     const std::int64_t skip = std::int64_t{step.offset} * tile_.block_kv;
     for (std::int64_t r = 0; r < block_q; ++r) {
       const auto row = static_cast<std::size_t>(step.data_index * block_q + r);
-      for (std::int64_t i = plan_.row_offsets[row]; i < plan_.row_offsets[row + 1]; ++i) {
-        const Interval columns = plan_.row_intervals[static_cast<std::size_t>(i)];
+      for (std::int64_t i = segments_->row_offsets[row]; i < segments_->row_offsets[row + 1]; ++i) {
+        const Interval columns = segments_->row_intervals[static_cast<std::size_t>(i)];
         add_columns_to(row_major, r, std::max<std::int64_t>(columns.begin - skip, 0),
                        std::min<std::int64_t>(columns.end - skip, end - begin));
       }
@@ -314,12 +319,13 @@ class TileWalk {
   }
 
   void append_table(const TileStep& step, std::int64_t begin, std::int64_t end) {
-    const std::int64_t* offsets = plan_.column_offsets.data() +
-                                  plan_.column_tables[static_cast<std::size_t>(step.data_index)];
+    const std::int64_t* offsets =
+        segments_->column_offsets.data() +
+        segments_->column_tables[static_cast<std::size_t>(step.data_index)];
     const auto q_end = row_begin_ + static_cast<std::int64_t>(num_rows_);
     for (std::int64_t column = begin; column < end; ++column) {
-      const Interval* first = plan_.column_intervals.data() + offsets[column];
-      const Interval* last = plan_.column_intervals.data() + offsets[column + 1];
+      const Interval* first = segments_->column_intervals.data() + offsets[column];
+      const Interval* last = segments_->column_intervals.data() + offsets[column + 1];
       if (last - first > 8) {
         first = std::upper_bound(first, last, row_begin_,
                                  [](std::int64_t q, const Interval& i) { return q < i.end; });
@@ -335,12 +341,12 @@ class TileWalk {
   }
 
   void append_list(const TileStep& step) {
-    const KvIndexList& list = plan_.kv_index_lists[static_cast<std::size_t>(step.data_index)];
+    const KvIndexList& list = segments_->kv_index_lists[static_cast<std::size_t>(step.data_index)];
     const std::int64_t begin = std::int64_t{step.tile} * tile_.block_kv;
     const std::int64_t end = std::min<std::int64_t>(begin + tile_.block_kv, list.num_entries);
     for (std::int64_t i = begin; i < end; ++i) {
       const KvIndexEntry& entry =
-          plan_.kv_index_entries[static_cast<std::size_t>(list.first_entry + i)];
+          segments_->kv_index_entries[static_cast<std::size_t>(list.first_entry + i)];
       append_interval(entry.key, entry.row_begin, entry.row_end);
     }
   }

@@ -34,7 +34,7 @@ constexpr double kLn2 = 0.693147180559945309417;
 class ForwardWorkTile : TileWalk<ForwardWorkTile> {
  public:
   ForwardWorkTile(const CpuCall& call, const WorkTile& work_tile, Workspace& workspace)
-      : TileWalk(*call.plan, work_tile,
+      : TileWalk(*call.plan, call.segments, work_tile,
                  call.elements.empty() ? nullptr
                                        : &call.elements[static_cast<std::size_t>(work_tile.batch)],
                  workspace.chunk),

@@ -95,7 +95,7 @@ inline constexpr std::int32_t kTensorKeys = 0;
 /// The kv permutations of a plan (KvPermutation).
 struct KvPermutationsOnDevice {
   const KvPermutation* orders = nullptr;
-  const std::int32_t* keys = nullptr;            ///< AttentionPlan::permuted_keys
+  const std::int32_t* keys = nullptr;            ///< SegmentPlan::permuted_keys
   const std::int32_t* permutation_of = nullptr;  ///< [batch * heads_kv]
   std::int32_t max_keys = 0;  ///< largest order; 0: the plan has no kv permutation
 };

@@ -33,8 +33,7 @@ Result<AttentionPlan> plan_of(const DynamicMaskSpec& spec, const TopkRows& rows,
                      options);
   }
   FDMA_TRY(AttentionPlan plan, make_plan(full_mask(spec.shape, tile), spec.shape, score, options));
-  plan.work_tiles.clear();
-  plan.segments.clear();
+  plan.form = SegmentPlan();
   plan.counts = {};
   return Result<AttentionPlan>(std::move(plan));
 }

@@ -138,7 +138,8 @@ std::int64_t heads_in_l2_of(const AttentionShape& shape) {
 }
 
 // Adds the work tiles of all rows, by groups of heads in L2, longest first.
-void add_work_tiles(const TopkRows& rows, const Choice& choice, SelectionPlan& made) {
+void add_work_tiles(const TopkRows& rows, const Choice& choice, SelectionPlan& made,
+                    SegmentPlan& segments) {
   AttentionPlan& plan = made.plan;
   const AttentionShape& shape = plan.shape;
   const std::int64_t l2_group = heads_in_l2_of(shape);
@@ -155,10 +156,10 @@ void add_work_tiles(const TopkRows& rows, const Choice& choice, SelectionPlan& m
         work_tile.batch = static_cast<std::int32_t>(row / shape.heads_kv);
         work_tile.q_tile = static_cast<std::int32_t>(tile);
         work_tile.num_tiles = segment.end_tile - segment.first_tile;
-        work_tile.first_segment = static_cast<std::int32_t>(plan.segments.size());
+        work_tile.first_segment = static_cast<std::int32_t>(segments.segments.size());
         work_tile.num_segments = work_tile.num_tiles > 0 ? 1 : 0;
         work_tile.num_entries = static_cast<std::int32_t>(rooms[tile].num_entries);
-        if (work_tile.num_segments > 0) plan.segments.push_back(segment);
+        if (work_tile.num_segments > 0) segments.segments.push_back(segment);
         for (std::int32_t i = 0; i < shape.group_size(); i += plan.heads_per_tile) {
           work_tile.head = static_cast<std::int32_t>(row % shape.heads_kv) * shape.group_size() + i;
           ranked.emplace_back(planned.num_keys, work_tile);
@@ -170,7 +171,7 @@ void add_work_tiles(const TopkRows& rows, const Choice& choice, SelectionPlan& m
     }
     std::stable_sort(ranked.begin(), ranked.end(),
                      [](const auto& a, const auto& b) { return a.first > b.first; });
-    for (const auto& [keys, work_tile] : ranked) plan.work_tiles.push_back(work_tile);
+    for (const auto& [keys, work_tile] : ranked) segments.work_tiles.push_back(work_tile);
   }
 }
 
@@ -189,7 +190,7 @@ void add_lists(const TopkRows& rows, const Choice& choice, SelectionPlan& made) 
   made.first_entries.push_back(next);
 }
 
-void add_tables(const TopkRows& rows, AttentionPlan& plan) {
+void add_tables(const TopkRows& rows, SegmentPlan& plan) {
   plan.column_offsets.reserve(static_cast<std::size_t>(rows.num_rows() * rows.kv_len) + 1);
   for (std::int64_t i = 0; i <= rows.num_rows() * rows.kv_len; ++i) {
     plan.column_offsets.push_back(i);
@@ -242,8 +243,7 @@ Result<SelectionPlan> plan_selection(const DynamicMaskSpec& spec, const TopkRows
   FDMA_TRY(made.plan, make_plan(full_mask(spec.shape, tile), spec.shape, score, options));
   const Choice choice = choose(spec, rows);
   AttentionPlan& plan = made.plan;
-  plan.work_tiles.clear();
-  plan.segments.clear();
+  SegmentPlan& segments = plan.form.emplace<SegmentPlan>();
   plan.counts = {};
   plan.heads_per_tile = choice.heads_per_tile;
   plan.tile.block_q = kSm90TileRows / choice.heads_per_tile;
@@ -251,11 +251,11 @@ Result<SelectionPlan> plan_selection(const DynamicMaskSpec& spec, const TopkRows
   made.predicted_us = choice.predicted_us;
   made.num_tiles =
       static_cast<std::int32_t>(ceil_div(spec.shape.max_q_len(), std::int64_t{plan.tile.block_q}));
-  add_work_tiles(rows, choice, made);
+  add_work_tiles(rows, choice, made, segments);
   if (choice.reading == SelectionReading::gather) {
     add_lists(rows, choice, made);
   } else {
-    add_tables(rows, plan);
+    add_tables(rows, segments);
   }
   return made;
 }

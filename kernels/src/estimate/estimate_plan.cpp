@@ -43,15 +43,61 @@ void add(PlanWork& sum, const PlanWork& work) {
   }
 }
 
-/// Times for kv worklists: every tile is computed whole, and what the work tiles of a segment read
-/// stays in the cache.
-std::vector<double> worklist_times(const AttentionPlan& plan, const TileCosts& costs,
-                                   bool overlaps_masks, PlanWork& total) {
-  const std::int64_t tile_cells = std::int64_t{kWorklistTile} * kWorklistTile;
-  const std::int64_t group_size = plan.shape.group_size();
+/// What the times of work tiles depend on beside the plan.
+struct WorkTileCosts {
+  const DeviceProfile& profile;
+  TileCosts tile;
+  bool overlaps_masks;
+};
+
+/// The time of each work tile, in a backward plan of each group of query heads, whose work tiles
+/// are adjacent.
+template <class Counter>
+std::vector<double> times_of(const PlanHeader& header, const std::vector<WorkTile>& work_tiles,
+                             const Counter& counter, const WorkTileCosts& costs, PlanWork& total) {
+  const ColumnDistance distance(header, costs.profile.near_bytes, costs.profile.far_bytes);
   std::vector<double> item_us;
-  item_us.reserve(plan.kv_worklist.work_tiles.size());
-  for (const KvWorkTile& work_tile : plan.kv_worklist.work_tiles) {
+  const std::size_t at_once =
+      header.is_backward() ? static_cast<std::size_t>(header.shape.group_size()) : 1;
+  item_us.reserve(work_tiles.size() / at_once);
+  for (std::size_t first = 0; first < work_tiles.size(); first += at_once) {
+    PlanWork group;
+    double l2_miss_us = 0;
+    for (std::size_t i = first; i < std::min(first + at_once, work_tiles.size()); ++i) {
+      const PlanWork work = counter.of(work_tiles[i]);
+      add(group, work);
+      const std::int64_t columns = columns_read(work, work_tiles[i], header.mask_tile().block_kv);
+      l2_miss_us += distance.of(columns) * static_cast<double>(columns) * costs.tile.far_key_us;
+    }
+    add(total, group);
+    item_us.push_back(work_us(group, costs.tile, costs.overlaps_masks) + l2_miss_us);
+  }
+  return item_us;
+}
+
+std::vector<double> work_tile_times(const PlanHeader& header, const SegmentPlan& plan,
+                                    const WorkTileCosts& costs, PlanWork& total) {
+  const WorkCounter counter(header, plan, costs.profile.stripe_rows, costs.profile.skips_dead_keys);
+  return times_of(header, plan.work_tiles, counter, costs, total);
+}
+
+std::vector<double> work_tile_times(const PlanHeader& header, const ClosedFormPlan& plan,
+                                    const WorkTileCosts& costs, PlanWork& total) {
+  const ClosedFormWorkCounter counter(header, plan, costs.profile.stripe_rows,
+                                      costs.profile.skips_dead_keys);
+  return times_of(header, closed_form_work_tiles(header, plan, closed_form_elements(header, plan)),
+                  counter, costs, total);
+}
+
+/// In kv worklists every tile is computed whole, and what the work tiles of a segment read stays in
+/// the cache.
+std::vector<double> work_tile_times(const PlanHeader& header, const KvWorklist& lists,
+                                    const WorkTileCosts& costs, PlanWork& total) {
+  const std::int64_t tile_cells = std::int64_t{kWorklistTile} * kWorklistTile;
+  const std::int64_t group_size = header.shape.group_size();
+  std::vector<double> item_us;
+  item_us.reserve(lists.work_tiles.size());
+  for (const KvWorkTile& work_tile : lists.work_tiles) {
     PlanWork work;
     StepWork& full = work.of(PlanSegmentKind::full);
     StepWork& rows = work.of(PlanSegmentKind::rows);
@@ -60,68 +106,41 @@ std::vector<double> worklist_times(const AttentionPlan& plan, const TileCosts& c
     full.cells = full.tiles * tile_cells;
     rows.cells = rows.tiles * tile_cells;
     add(total, work);
-    item_us.push_back(work_us(work, costs, overlaps_masks));
+    item_us.push_back(work_us(work, costs.tile, costs.overlaps_masks));
   }
   return item_us;
 }
 
-/// The time of each work tile, in a backward plan of each group of query heads, whose work tiles
-/// are adjacent.
-std::vector<double> work_tile_times(const AttentionPlan& plan, const DeviceProfile& profile,
-                                    const TileCosts& costs, bool overlaps_masks, PlanWork& total) {
-  if (plan.has_worklist()) return worklist_times(plan, costs, overlaps_masks, total);
-  const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
-  const ColumnDistance distance(plan, profile.near_bytes, profile.far_bytes);
-  std::vector<double> item_us;
-  std::vector<WorkTile> of_closed_form;
-  if (plan.is_closed_form())
-    of_closed_form = closed_form_work_tiles(plan, closed_form_elements(plan));
-  const std::vector<WorkTile>& work_tiles =
-      plan.is_closed_form() ? of_closed_form : plan.work_tiles;
-  const std::size_t at_once =
-      plan.is_backward() ? static_cast<std::size_t>(plan.shape.group_size()) : 1;
-  item_us.reserve(work_tiles.size() / at_once);
-  for (std::size_t first = 0; first < work_tiles.size(); first += at_once) {
-    PlanWork group;
-    double l2_miss_us = 0;
-    for (std::size_t i = first; i < std::min(first + at_once, work_tiles.size()); ++i) {
-      const PlanWork work = counter.of(work_tiles[i]);
-      add(group, work);
-      const std::int64_t columns = columns_read(work, work_tiles[i], plan.mask_tile().block_kv);
-      l2_miss_us += distance.of(columns) * static_cast<double>(columns) * costs.far_key_us;
-    }
-    add(total, group);
-    item_us.push_back(work_us(group, costs, overlaps_masks) + l2_miss_us);
-  }
-  return item_us;
-}
+bool has_kv_index_lists(const SegmentPlan& plan) { return !plan.kv_index_lists.empty(); }
+bool has_kv_index_lists(const ClosedFormPlan& /*plan*/) { return false; }
+bool has_kv_index_lists(const KvWorklist& /*lists*/) { return false; }
 
 /// The time of permuting keys: their rows of keys and values are read and written.
-double move_us(const AttentionPlan& plan, const DeviceProfile& profile) {
+double move_us(const PlanHeader& header, const DeviceProfile& profile) {
   constexpr double kLaunchUs = 3;
-  if (!profile.backend.traits().copies_permuted_keys || plan.counts.moved_keys == 0) return 0;
-  const AttentionShape& shape = plan.shape;
+  if (!profile.backend.traits().copies_permuted_keys || header.counts.moved_keys == 0) return 0;
+  const AttentionShape& shape = header.shape;
   const std::int64_t key_bytes = std::int64_t{shape.head_dim} * size_bytes(shape.k_dtype) +
                                  std::int64_t{shape.head_dim_v} * size_bytes(shape.v_dtype);
-  return kLaunchUs +
-         2 * static_cast<double>(plan.counts.moved_keys * key_bytes) / profile.memory_bytes_per_us;
+  return kLaunchUs + 2 * static_cast<double>(header.counts.moved_keys * key_bytes) /
+                         profile.memory_bytes_per_us;
 }
 
 /// The time of the kernels before and after the main one of a backward call.
-double query_us(const AttentionPlan& plan, const DeviceProfile& profile) {
-  if (!profile.backend.traits().has_query_passes || !plan.is_backward()) return 0;
-  return static_cast<double>(query_pass_bytes(plan.shape)) / profile.memory_bytes_per_us;
+double query_us(const PlanHeader& header, const DeviceProfile& profile) {
+  if (!profile.backend.traits().has_query_passes || !header.is_backward()) return 0;
+  return static_cast<double>(query_pass_bytes(header.shape)) / profile.memory_bytes_per_us;
 }
 
 /// Additional costs of a backward call: shares of the time of its work tiles (BackendTraits).
-double extra_us(const AttentionPlan& plan, const DeviceProfile& profile,
+double extra_us(const PlanHeader& header, const DeviceProfile& profile,
                 const BackwardExtras& extras, double makespan_us) {
-  if (!plan.is_backward()) return 0;
+  if (!header.is_backward()) return 0;
   const BackendTraits& traits = profile.backend.traits();
   double share = 0;
   if (extras.is_deterministic) share += traits.deterministic_share;
   if (extras.corrects_delta) {
-    const bool is_wide = head_dim_of_costs(plan.shape, plan.direction, profile.backend) > 128;
+    const bool is_wide = head_dim_of_costs(header.shape, header.direction, profile.backend) > 128;
     share += is_wide ? traits.wide_correction_share : traits.correction_share;
   }
   return share * makespan_us;
@@ -191,15 +210,19 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
                         head_dim_of_costs(plan.shape, plan.direction, profile.backend)));
   const BlockShape tile{plan.heads_per_tile * plan.tile.block_q, plan.tile.block_kv};
   FDMA_TRY(const TileCosts costs, costs_of_tile(kernel, tile, profile.name));
-  if (!plan.kv_index_lists.empty() && !costs.can_gather()) {
+  const bool gathers =
+      std::visit([](const auto& form) { return has_kv_index_lists(form); }, plan.form);
+  if (gathers && !costs.can_gather()) {
     return Error{ErrorCode::invalid_argument,
                  fmt::format("plan: has kv index lists, but the {} kernel of device profile '{}' "
                              "does not gather; make it with columns = scan",
                              to_string(plan.direction), profile.name)};
   }
   PlanEstimate estimate;
-  const std::vector<double> item_us =
-      work_tile_times(plan, profile, costs, kernel.overlaps_masks, estimate.work);
+  const WorkTileCosts work_tile_costs{profile, costs, kernel.overlaps_masks};
+  const std::vector<double> item_us = std::visit(
+      [&](const auto& form) { return work_tile_times(plan, form, work_tile_costs, estimate.work); },
+      plan.form);
   estimate.schedule = simulate_schedule(item_us, profile.num_workers, kernel.ahead_us);
   const double burst_makespan_us = estimate.schedule.makespan_us;
   const double slowdown =
@@ -211,7 +234,9 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
   estimate.launch_us = kernel.launch_us;
   estimate.memory_bytes = memory_bytes(plan);
   estimate.memory_us = static_cast<double>(estimate.memory_bytes) / profile.memory_bytes_per_us;
-  estimate.combine_us = combine_tiles(plan) * (costs.full.tile_us + costs.full.compute_us);
+  const double combining =
+      std::visit([&](const auto& form) { return combine_tiles(plan, form); }, plan.form);
+  estimate.combine_us = combining * (costs.full.tile_us + costs.full.compute_us);
   estimate.move_us = move_us(plan, profile);
   estimate.query_us = query_us(plan, profile);
   estimate.extra_us = extra_us(plan, profile, extras, estimate.schedule.makespan_us);

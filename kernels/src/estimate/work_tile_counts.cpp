@@ -25,13 +25,13 @@ constexpr std::int64_t kNarrowestStripe = 16;
 /// where the kernel can (kHasNarrowSteps).
 constexpr std::int64_t kGatherUnit = 32;
 
-std::int64_t gather_step(const AttentionPlan& plan, bool skips_dead_keys) {
+std::int64_t gather_step(const PlanHeader& header, bool skips_dead_keys) {
   if (skips_dead_keys) return 1;
-  const std::int32_t head_dim = std::max(plan.shape.head_dim, plan.shape.head_dim_v);
+  const std::int32_t head_dim = std::max(header.shape.head_dim, header.shape.head_dim_v);
   const bool has_tile_groups =
-      head_dim <= 64 ? plan.score.kind == ScoreKind::key_bias : head_dim > 96;
-  return has_tile_groups && plan.shape.k_dtype == DType::bfloat16 ? kGatherUnit
-                                                                  : plan.mask_tile().block_kv;
+      head_dim <= 64 ? header.score.kind == ScoreKind::key_bias : head_dim > 96;
+  return has_tile_groups && header.shape.k_dtype == DType::bfloat16 ? kGatherUnit
+                                                                    : header.mask_tile().block_kv;
 }
 
 /// The keys that each stripe of a tile sees: bit c of words [stripe * words_per_stripe ..).
@@ -81,7 +81,7 @@ class StripeKeys {
 };
 
 // Entries of the kv index list that follows a work tile's tiles.
-std::int64_t gathered_entries(const AttentionPlan& plan, const WorkTile& work_tile) {
+std::int64_t gathered_entries(const SegmentPlan& plan, const WorkTile& work_tile) {
   if (work_tile.num_segments == 0) return 0;
   const PlanSegment& last =
       plan.segments[static_cast<std::size_t>(work_tile.first_segment + work_tile.num_segments - 1)];
@@ -92,48 +92,59 @@ std::int64_t gathered_entries(const AttentionPlan& plan, const WorkTile& work_ti
 
 }  // namespace
 
-WorkCounter::WorkCounter(const AttentionPlan& plan, std::int32_t stripe_rows, bool skips_dead_keys)
-    : plan_(plan),
-      tile_(plan.mask_tile()),
-      stripe_rows_(std::min(stripe_rows, tile_.block_q)),
-      skips_dead_keys_(skips_dead_keys),
-      gather_step_(gather_step(plan, skips_dead_keys)) {
-  if (plan_.is_closed_form()) {
-    count_closed_forms();
-    return;
-  }
-  if (!skips_dead_keys_) return;
+TileComputing::TileComputing(const PlanHeader& header, std::int32_t rows_of_stripe, bool skips_dead)
+    : tile(header.mask_tile()),
+      stripe_rows(std::min(rows_of_stripe, tile.block_q)),
+      skips_dead_keys(skips_dead),
+      heads_per_tile(header.heads_per_tile) {}
+
+// The last stripe of a work tile is the narrowest of 16, 32, .. rows that holds its rows.
+std::int64_t TileComputing::computed_rows(std::int64_t rows) const {
+  if (!skips_dead_keys) return std::int64_t{tile.block_q} * heads_per_tile;
+  const std::int64_t rest = rows % stripe_rows;
+  std::int64_t last = rest == 0 ? 0 : kNarrowestStripe;
+  while (last < rest) last *= 2;
+  return rows - rest + std::min(last, stripe_rows);
+}
+
+WorkCounter::WorkCounter(const PlanHeader& header, const SegmentPlan& plan,
+                         std::int32_t stripe_rows, bool skips_dead_keys)
+    : header_(header),
+      plan_(plan),
+      computing_(header, stripe_rows, skips_dead_keys),
+      gather_step_(gather_step(header, skips_dead_keys)) {
+  if (!skips_dead_keys) return;
   count_bitmaps();
   count_panels();
 }
 
 // Bit c * block_q + r: the rows of a key are whole 16-bit units, and a stripe is a number of them.
 void WorkCounter::count_bitmaps() {
-  const std::int64_t units_per_key = tile_.block_q / 16;
-  const std::int64_t units_per_stripe = stripe_rows_ / 16;
-  StripeKeys seen(tile_, stripe_rows_);
-  bitmap_cells_.resize(static_cast<std::size_t>(plan_.num_bitmaps()));
+  const std::int64_t units_per_key = computing_.tile.block_q / 16;
+  const std::int64_t units_per_stripe = computing_.stripe_rows / 16;
+  StripeKeys seen(computing_.tile, computing_.stripe_rows);
+  bitmap_cells_.resize(static_cast<std::size_t>(plan_.num_bitmaps(header_.words_per_bitmap())));
   for (std::size_t i = 0; i < bitmap_cells_.size(); ++i) {
     const std::uint64_t* words =
-        plan_.bitmaps.data() + i * static_cast<std::size_t>(plan_.words_per_bitmap());
+        plan_.bitmaps.data() + i * static_cast<std::size_t>(header_.words_per_bitmap());
     seen.clear();
-    for (std::int64_t key = 0; key < tile_.block_kv; ++key) {
+    for (std::int64_t key = 0; key < computing_.tile.block_kv; ++key) {
       for (std::int64_t u = 0; u < units_per_key; ++u) {
         const std::int64_t at = key * units_per_key + u;
         const std::uint64_t rows = words[at / 4] >> (16 * (at % 4)) & 0xffff;
         if (rows != 0) seen.add_key(u / units_per_stripe, key);
       }
     }
-    bitmap_cells_[i] = seen.num_computed() * stripe_rows_;
+    bitmap_cells_[i] = seen.num_computed() * computing_.stripe_rows;
   }
 }
 
 void WorkCounter::count_panels() {
-  const std::int64_t block_q = tile_.block_q;
-  const std::int64_t block_kv = tile_.block_kv;
+  const std::int64_t block_q = computing_.tile.block_q;
+  const std::int64_t block_kv = computing_.tile.block_kv;
   const std::int64_t num_rows = static_cast<std::int64_t>(plan_.row_offsets.size()) - 1;
   panel_cells_.resize(static_cast<std::size_t>(num_rows / block_q));
-  StripeKeys seen(tile_, stripe_rows_);
+  StripeKeys seen(computing_.tile, computing_.stripe_rows);
   for (std::int64_t panel = 0; panel < num_rows / block_q; ++panel) {
     const auto offset = [&](std::int64_t row) {
       return plan_.row_offsets[static_cast<std::size_t>(panel * block_q + row)];
@@ -151,42 +162,44 @@ void WorkCounter::count_panels() {
                        std::min<std::int64_t>(keys.end - begin, block_kv));
         }
       }
-      panel_cells_[static_cast<std::size_t>(panel)] += seen.num_computed() * stripe_rows_;
+      panel_cells_[static_cast<std::size_t>(panel)] += seen.num_computed() * computing_.stripe_rows;
     }
   }
 }
 
-void WorkCounter::count_closed_forms() {
-  elements_ = closed_form_elements(plan_);
-  for (std::int32_t b = 0; b < plan_.shape.batch; ++b) {
+ClosedFormWorkCounter::ClosedFormWorkCounter(const PlanHeader& header, const ClosedFormPlan& plan,
+                                             std::int32_t stripe_rows, bool skips_dead_keys)
+    : computing_(header, stripe_rows, skips_dead_keys),
+      elements_(closed_form_elements(header, plan)) {
+  for (std::int32_t b = 0; b < header.shape.batch; ++b) {
     first_row_.push_back(row_work_.size());
     const std::int32_t num_rows = elements_[static_cast<std::size_t>(b)].num_rows;
-    for (std::int32_t i = 0; i < ceil_div(num_rows, tile_.block_q); ++i) {
+    for (std::int32_t i = 0; i < ceil_div(num_rows, computing_.tile.block_q); ++i) {
       WorkTile row{};
       row.batch = b;
       row.q_tile = i;
-      row_work_.push_back(closed_form_work(row));
+      row_work_.push_back(count(row));
     }
   }
 }
 
 // Work of a whole row, or of the tiles of a part. A tile with a closed-form mask costs what one
 // with a bitmap does, because other threads than the computing ones make its mask fragments.
-PlanWork WorkCounter::closed_form_work(const WorkTile& work_tile) const {
+PlanWork ClosedFormWorkCounter::count(const WorkTile& work_tile) const {
   const ClosedFormElement& element = elements_[static_cast<std::size_t>(work_tile.batch)];
-  const std::int32_t q_begin = work_tile.q_tile * tile_.block_q;
-  const std::int32_t q_end = std::min(q_begin + tile_.block_q, element.num_rows);
-  const std::int32_t block_kv = tile_.block_kv;
-  const std::int64_t rows = computed_rows(q_end - q_begin);
+  const std::int32_t q_begin = work_tile.q_tile * computing_.tile.block_q;
+  const std::int32_t q_end = std::min(q_begin + computing_.tile.block_q, element.num_rows);
+  const std::int32_t block_kv = computing_.tile.block_kv;
+  const std::int64_t rows = computing_.computed_rows(q_end - q_begin);
   const auto keys_of = [&](std::int32_t first, std::int32_t end) -> std::int64_t {
-    return skips_dead_keys_
+    return computing_.skips_dead_keys
                ? std::min(end * std::int64_t{block_kv}, std::int64_t{element.num_columns}) -
                      first * std::int64_t{block_kv}
                : (end - first) * std::int64_t{block_kv};
   };
-  StripeKeys seen(tile_, stripe_rows_);
+  StripeKeys seen(computing_.tile, computing_.stripe_rows);
   const auto partial_cells = [&](std::int32_t tile) -> std::int64_t {
-    if (!skips_dead_keys_) return rows * block_kv;
+    if (!computing_.skips_dead_keys) return rows * block_kv;
     seen.clear();
     for (std::int32_t q = q_begin; q < q_end; ++q) {
       for (const ClosedFormRange& keys : element.intervals(q)) {
@@ -195,9 +208,9 @@ PlanWork WorkCounter::closed_form_work(const WorkTile& work_tile) const {
         if (begin < end) seen.add_row(q - q_begin, begin, end);
       }
     }
-    return seen.num_computed() * stripe_rows_;
+    return seen.num_computed() * computing_.stripe_rows;
   };
-  const ClosedFormWalk walk = walk_of(element, tile_, work_tile.q_tile);
+  const ClosedFormWalk walk = walk_of(element, computing_.tile, work_tile.q_tile);
   const bool is_part = work_tile.partial != kWholeRow;
   std::int32_t before = 0;  // tiles of segments so far, the work tile's or not
   PlanWork work;
@@ -229,36 +242,28 @@ PlanWork WorkCounter::closed_form_work(const WorkTile& work_tile) const {
   return work;
 }
 
-// The last stripe of a work tile is the narrowest of 16, 32, .. rows that holds its rows.
-std::int64_t WorkCounter::computed_rows(std::int64_t rows) const {
-  if (!skips_dead_keys_) return std::int64_t{tile_.block_q} * plan_.heads_per_tile;
-  const std::int64_t rest = rows % stripe_rows_;
-  std::int64_t last = rest == 0 ? 0 : kNarrowestStripe;
-  while (last < rest) last *= 2;
-  return rows - rest + std::min(last, stripe_rows_);
+PlanWork ClosedFormWorkCounter::of(const WorkTile& work_tile) const {
+  return work_tile.partial != kWholeRow
+             ? count(work_tile)
+             : row_work_[first_row_[static_cast<std::size_t>(work_tile.batch)] +
+                         static_cast<std::size_t>(work_tile.q_tile)];
 }
 
 PlanWork WorkCounter::of(const WorkTile& work_tile) const {
-  if (plan_.is_closed_form()) {
-    return work_tile.partial != kWholeRow
-               ? closed_form_work(work_tile)
-               : row_work_[first_row_[static_cast<std::size_t>(work_tile.batch)] +
-                           static_cast<std::size_t>(work_tile.q_tile)];
-  }
-  const std::int64_t row_len = plan_.row_len(work_tile.batch);
+  const std::int64_t row_len = header_.row_len(work_tile.batch);
   const KvPermutation* const order = plan_.kv_permutation(work_tile);
   const std::int64_t kv_len =
-      order == nullptr ? plan_.column_len(work_tile.batch) : order->num_keys;
-  const std::int64_t block_kv = tile_.block_kv;
-  const std::int64_t rows = computed_rows(std::min<std::int64_t>(
-      tile_.block_q, row_len - std::int64_t{work_tile.q_tile} * tile_.block_q));
+      order == nullptr ? header_.column_len(work_tile.batch) : order->num_keys;
+  const std::int64_t block_kv = computing_.tile.block_kv;
+  const std::int64_t rows = computing_.computed_rows(std::min<std::int64_t>(
+      computing_.tile.block_q, row_len - std::int64_t{work_tile.q_tile} * computing_.tile.block_q));
   // Keys of tiles [first, end).
   const auto keys_of = [&](std::int64_t first, std::int64_t end) {
-    return skips_dead_keys_ ? std::min(end * block_kv, kv_len) - first * block_kv
-                            : (end - first) * block_kv;
+    return computing_.skips_dead_keys ? std::min(end * block_kv, kv_len) - first * block_kv
+                                      : (end - first) * block_kv;
   };
   const bool is_part = work_tile.partial != kWholeRow;
-  const bool knows_live_keys = skips_dead_keys_ && !is_part;
+  const bool knows_live_keys = computing_.skips_dead_keys && !is_part;
   const std::int64_t num_gathered = gathered_entries(plan_, work_tile);
   // Keys of index tiles [first, end).
   const auto gathered_keys = [&](std::int64_t first, std::int64_t end) {
@@ -289,8 +294,8 @@ PlanWork WorkCounter::of(const WorkTile& work_tile) const {
         steps.cells += rows * keys_of(first, end);
         break;
       case PlanSegmentKind::bitmap:
-        steps.cells +=
-            skips_dead_keys_ ? tiles * bitmap_cells_[data_index] : rows * keys_of(first, end);
+        steps.cells += computing_.skips_dead_keys ? tiles * bitmap_cells_[data_index]
+                                                  : rows * keys_of(first, end);
         break;
       case PlanSegmentKind::rows:
         steps.cells += knows_live_keys ? panel_cells_[data_index] : rows * keys_of(first, end);
@@ -324,12 +329,12 @@ std::int64_t columns_read(const PlanWork& work, const WorkTile& work_tile,
          work_tile.num_entries;
 }
 
-ColumnDistance::ColumnDistance(const AttentionPlan& plan, double near_bytes, double far_bytes)
+ColumnDistance::ColumnDistance(const PlanHeader& header, double near_bytes, double far_bytes)
     : near_bytes_(near_bytes), far_bytes_(far_bytes) {
   const std::int64_t heads =
-      std::min(heads_in_l2(plan, PlanOptions().l2_bytes),
-               std::max<std::int64_t>(1, plan.shape.batch * plan.shape.heads_kv));
-  bytes_per_column_ = static_cast<double>(heads * column_bytes(plan));
+      std::min(heads_in_l2(header, PlanOptions().l2_bytes),
+               std::max<std::int64_t>(1, header.shape.batch * header.shape.heads_kv));
+  bytes_per_column_ = static_cast<double>(heads * column_bytes(header));
 }
 
 double ColumnDistance::of(std::int64_t num_columns) const {

@@ -9,34 +9,62 @@
 
 namespace fdma {
 
-/// Counts the work of work tiles of one plan on a device that computes stripes of rows
-/// (DeviceProfile::stripe_rows, skips_dead_keys). A run of tiles is counted in one step, whatever
-/// its length.
+/// How a device computes tiles of a plan: in stripes of rows (DeviceProfile::stripe_rows), with or
+/// without the keys that no row of the tile sees (skips_dead_keys).
+struct TileComputing {
+  TileComputing(const PlanHeader& header, std::int32_t stripe_rows, bool skips_dead_keys);
+
+  /// Rows that are computed where `rows` of a tile exist.
+  std::int64_t computed_rows(std::int64_t rows) const;
+
+  BlockShape tile;           ///< rows and columns of the plan's mask, here queries and keys
+  std::int64_t stripe_rows;  ///< at most block_q
+  bool skips_dead_keys;
+  std::int32_t heads_per_tile;
+};
+
+/// Counts the work of work tiles of one plan of segments. A run of tiles is counted in one step,
+/// whatever its length.
 ///
-/// Example     WorkCounter counter(plan, 64, true); PlanWork work = counter.of(plan.work_tiles[0]);
-/// Owner       borrows the plan
+/// Example     WorkCounter counter(plan, segments, 64, true);
+///             PlanWork work = counter.of(segments.work_tiles[0]);
+/// Owner       borrows header and plan
 /// Cost        the first work tile O(bitmaps + row intervals); every work tile O(its segments)
 class WorkCounter {
  public:
-  WorkCounter(const AttentionPlan& plan, std::int32_t stripe_rows, bool skips_dead_keys);
+  WorkCounter(const PlanHeader& header, const SegmentPlan& plan, std::int32_t stripe_rows,
+              bool skips_dead_keys);
 
   PlanWork of(const WorkTile& work_tile) const;
 
  private:
-  void count_closed_forms();
-  PlanWork closed_form_work(const WorkTile& work_tile) const;
   void count_bitmaps();
   void count_panels();
-  std::int64_t computed_rows(std::int64_t rows) const;
 
-  const AttentionPlan& plan_;
-  BlockShape tile_;           // rows and columns of the plan's mask, here queries and keys
-  std::int64_t stripe_rows_;  // at most block_q
-  bool skips_dead_keys_;
+  const PlanHeader& header_;
+  const SegmentPlan& plan_;
+  TileComputing computing_;
   std::int64_t gather_step_;                // keys of a list are computed in multiples of this
   std::vector<std::int64_t> bitmap_cells_;  // computed cells of a tile with this bitmap
   std::vector<std::int64_t> panel_cells_;   // computed cells of a whole row panel
-  // For closed-form plans.
+};
+
+/// The same for the work tiles of a closed-form plan (closed_form_work_tiles).
+///
+/// Owner       borrows the plan
+/// Cost        the first work tile O(tile rows of all batch elements); every other O(1), unless its
+///             row is split
+class ClosedFormWorkCounter {
+ public:
+  ClosedFormWorkCounter(const PlanHeader& header, const ClosedFormPlan& plan,
+                        std::int32_t stripe_rows, bool skips_dead_keys);
+
+  PlanWork of(const WorkTile& work_tile) const;
+
+ private:
+  PlanWork count(const WorkTile& work_tile) const;
+
+  TileComputing computing_;
   std::vector<ClosedFormElement> elements_;
   std::vector<std::size_t> first_row_;  // of each batch element in row_work_
   std::vector<PlanWork> row_work_;      // of whole tile rows, the same for all heads
@@ -52,7 +80,7 @@ std::int64_t columns_read(const PlanWork& work, const WorkTile& work_tile,
 /// many work tiles of every other head of the group in L2.
 class ColumnDistance {
  public:
-  ColumnDistance(const AttentionPlan& plan, double near_bytes, double far_bytes);
+  ColumnDistance(const PlanHeader& header, double near_bytes, double far_bytes);
   double of(std::int64_t num_columns) const;
 
  private:

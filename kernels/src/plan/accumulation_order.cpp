@@ -79,19 +79,20 @@ constexpr double kCostOfReading = 0.25;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-// The tile groups of a plan with work tiles. Rows number query heads.
+// The tile groups of a plan of segments. Rows number query heads.
 class WorkTileGroups {
  public:
-  explicit WorkTileGroups(const AttentionPlan& plan) : plan_(plan) {}
+  WorkTileGroups(const PlanHeader& header, const SegmentPlan& plan)
+      : header_(header), plan_(plan) {}
 
   std::int64_t num_units() const {
-    return static_cast<std::int64_t>(plan_.work_tiles.size()) / plan_.shape.group_size();
+    return static_cast<std::int64_t>(plan_.work_tiles.size()) / header_.shape.group_size();
   }
-  std::int64_t num_rows() const { return plan_.shape.batch * plan_.shape.heads_q; }
+  std::int64_t num_rows() const { return header_.shape.batch * header_.shape.heads_q; }
   std::int64_t kv_row(std::int32_t tile_group) const {
     const WorkTile& work_tile = first_work_tile(tile_group);
-    return std::int64_t{work_tile.batch} * plan_.shape.heads_kv +
-           work_tile.head / plan_.shape.group_size();
+    return std::int64_t{work_tile.batch} * header_.shape.heads_kv +
+           work_tile.head / header_.shape.group_size();
   }
   // Among the heads that are computed at the same time, tile groups with the least value come
   // first.
@@ -104,7 +105,7 @@ class WorkTileGroups {
     for (const WorkTile& work_tile : plan_.work_tiles) sum += work_tile.num_tiles;
     return sum;
   }
-  std::int64_t heads_in_cache() const { return heads_in_l2(plan_, PlanOptions().l2_bytes); }
+  std::int64_t heads_in_cache() const { return heads_in_l2(header_, PlanOptions().l2_bytes); }
   int num_passes() const { return 1; }
   static constexpr bool kMayWalkDown = true;
 
@@ -113,10 +114,10 @@ class WorkTileGroups {
   void for_each_visit(std::int32_t tile_group, bool is_down, const Visit& visit) const {
     const PlanSegment* segments = plan_.segments.data();
     const WorkTile* const first = &first_work_tile(tile_group);
-    for (const WorkTile* work_tile = first; work_tile < first + plan_.shape.group_size();
+    for (const WorkTile* work_tile = first; work_tile < first + header_.shape.group_size();
          ++work_tile) {
       const std::int64_t row =
-          std::int64_t{work_tile->batch} * plan_.shape.heads_q + work_tile->head;
+          std::int64_t{work_tile->batch} * header_.shape.heads_q + work_tile->head;
       TileStep step;
       EitherWayIterator it(segments, *work_tile, is_down);
       while (it.next(step, is_down)) visit(row, step.tile);
@@ -125,10 +126,11 @@ class WorkTileGroups {
 
  private:
   const WorkTile& first_work_tile(std::int32_t tile_group) const {
-    return plan_.work_tiles[at(std::int64_t{tile_group} * plan_.shape.group_size())];
+    return plan_.work_tiles[at(std::int64_t{tile_group} * header_.shape.group_size())];
   }
 
-  const AttentionPlan& plan_;
+  const PlanHeader& header_;
+  const SegmentPlan& plan_;
 };
 
 // The tile groups of a kv worklist. Rows number query heads. A tile group visits the row of the
@@ -136,10 +138,10 @@ class WorkTileGroups {
 // passes.
 class WorklistTileGroups {
  public:
-  explicit WorklistTileGroups(const AttentionPlan& plan)
-      : plan_(plan), segment_(worklist_segment(plan)) {
+  WorklistTileGroups(const PlanHeader& header, const KvWorklist& lists)
+      : header_(header), lists_(lists), segment_(worklist_segment(header.shape, lists)) {
     const std::int64_t num_segments =
-        ceil_div(plan.shape.max_q_len(), std::int64_t{segment_} * kWorklistTile);
+        ceil_div(header.shape.max_q_len(), std::int64_t{segment_} * kWorklistTile);
     std::vector<std::int32_t> num_before(at(num_rows() * num_segments));
     std::vector<std::int32_t> tile_groups(at(num_units()));
     std::iota(tile_groups.begin(), tile_groups.end(), 0);
@@ -156,12 +158,10 @@ class WorklistTileGroups {
     }
   }
 
-  std::int64_t num_units() const {
-    return static_cast<std::int64_t>(plan_.kv_worklist.work_tiles.size());
-  }
-  std::int64_t num_rows() const { return plan_.shape.batch * plan_.shape.heads_q; }
+  std::int64_t num_units() const { return static_cast<std::int64_t>(lists_.work_tiles.size()); }
+  std::int64_t num_rows() const { return header_.shape.batch * header_.shape.heads_q; }
   std::int64_t kv_row(std::int32_t tile_group) const {
-    return std::int64_t{work_tile(tile_group).batch} * plan_.shape.heads_kv +
+    return std::int64_t{work_tile(tile_group).batch} * header_.shape.heads_kv +
            work_tile(tile_group).kv_head;
   }
   auto place(std::int32_t tile_group, bool /*is_down*/) const {
@@ -169,15 +169,14 @@ class WorklistTileGroups {
   }
   std::int64_t num_positions() const {
     std::int64_t sum = 0;
-    for (const KvWorkTile& each : plan_.kv_worklist.work_tiles)
-      sum += each.end_tile - each.begin_tile;
+    for (const KvWorkTile& each : lists_.work_tiles) sum += each.end_tile - each.begin_tile;
     return sum;
   }
   std::int64_t heads_in_cache() const {
-    const std::int64_t head_bytes = std::int64_t{segment_} * kWorklistTile * column_bytes(plan_);
+    const std::int64_t head_bytes = std::int64_t{segment_} * kWorklistTile * column_bytes(header_);
     return std::max<std::int64_t>(1, PlanOptions().l2_bytes / head_bytes);
   }
-  int num_passes() const { return plan_.shape.group_size(); }
+  int num_passes() const { return header_.shape.group_size(); }
   static constexpr bool kMayWalkDown = false;
 
   template <class Visit>
@@ -191,10 +190,11 @@ class WorklistTileGroups {
 
  private:
   const KvWorkTile& work_tile(std::int32_t tile_group) const {
-    return plan_.kv_worklist.work_tiles[at(tile_group)];
+    return lists_.work_tiles[at(tile_group)];
   }
 
-  const AttentionPlan& plan_;
+  const PlanHeader& header_;
+  const KvWorklist& lists_;
   std::int32_t segment_;
   std::vector<std::int32_t> places_;  // of each work tile among those of its head and segment
 };
@@ -203,14 +203,15 @@ class WorklistTileGroups {
 template <class TileGroups>
 class OrderSearch {
  public:
-  OrderSearch(const AttentionPlan& plan, int num_workers)
-      : tile_groups_(plan),
-        num_q_tiles_(ceil_div(plan.shape.max_q_len(), std::int64_t{plan.tile.block_q})),
-        num_heads_(plan.shape.batch * plan.shape.heads_kv),
+  template <class Form>
+  OrderSearch(const PlanHeader& header, const Form& form, int num_workers)
+      : tile_groups_(header, form),
+        num_q_tiles_(ceil_div(header.shape.max_q_len(), std::int64_t{header.tile.block_q})),
+        num_heads_(header.shape.batch * header.shape.heads_kv),
         rows_of_head_(num_heads_ > 0 ? tile_groups_.num_rows() / num_heads_ : 0),
         tiles_in_cache_(static_cast<double>(PlanOptions().l2_bytes * rows_of_head_) /
-                        static_cast<double>(column_bytes(plan) * plan.tile.block_q)),
-        wait_cost_(kWaitCost * std::max(1.0, kDimOfWaitCost / sm90::backward_dim(plan.shape))),
+                        static_cast<double>(column_bytes(header) * header.tile.block_q)),
+        wait_cost_(kWaitCost * std::max(1.0, kDimOfWaitCost / sm90::backward_dim(header.shape))),
         num_workers_(num_workers) {}
 
   Result<AccumulationOrder> run() const {
@@ -333,9 +334,14 @@ class OrderSearch {
 
 }  // namespace
 
-Result<AccumulationOrder> accumulation_order(const AttentionPlan& plan, int num_workers) {
-  return plan.has_worklist() ? OrderSearch<WorklistTileGroups>(plan, num_workers).run()
-                             : OrderSearch<WorkTileGroups>(plan, num_workers).run();
+Result<AccumulationOrder> accumulation_order(const PlanHeader& header, const SegmentPlan& plan,
+                                             int num_workers) {
+  return OrderSearch<WorkTileGroups>(header, plan, num_workers).run();
+}
+
+Result<AccumulationOrder> accumulation_order(const PlanHeader& header, const KvWorklist& lists,
+                                             int num_workers) {
+  return OrderSearch<WorklistTileGroups>(header, lists, num_workers).run();
 }
 
 }  // namespace fdma

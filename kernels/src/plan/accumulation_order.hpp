@@ -15,7 +15,7 @@ namespace fdma {
 /// tile, for all its query heads alike.
 ///
 /// Shapes      tile_groups [num_work_tiles / group_size], tile group u is work tiles
-///             [u * group_size, ..), or [kv_worklist.work_tiles]; first_positions: of each entry of
+///             [u * group_size, ..), or [work tiles of the kv worklist]; first_positions: of each entry of
 ///             tile_groups, its first entry of positions; positions [visits]: how many entries of
 ///             tile_groups before this one visit the same query tile of the same head
 /// Invariants  a tile group waits only for tile groups before it in `tile_groups`, so blocks that
@@ -28,13 +28,16 @@ struct AccumulationOrder {
   bool walks_down = false;  ///< work tiles are walked from the last query tile to the first
 };
 
-/// The order for a backward plan with work tiles or a kv worklist, run by `num_workers` blocks.
+/// The order for a backward plan of segments or a kv worklist, run by `num_workers` blocks.
 /// Tile groups of a few KV heads are interleaved. Among these the last key tiles come first, or the
 /// first key tiles if work tiles are walked down. For kv worklists it goes segment by segment, with
 /// the first tile group of each head first.
 ///
 /// Errors  unsupported: 2^31 visits or more
 /// Cost    O(tile groups log tile groups + visits); 4 bytes a visit
-Result<AccumulationOrder> accumulation_order(const AttentionPlan& plan, int num_workers);
+Result<AccumulationOrder> accumulation_order(const PlanHeader& header, const SegmentPlan& plan,
+                                             int num_workers);
+Result<AccumulationOrder> accumulation_order(const PlanHeader& header, const KvWorklist& lists,
+                                             int num_workers);
 
 }  // namespace fdma

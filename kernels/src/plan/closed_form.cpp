@@ -10,14 +10,15 @@
 #include <utility>
 
 #include "fdma/formats/convert.hpp"
+#include "plan/forms.hpp"
 #include "plan/splits.hpp"
 
 namespace fdma {
 namespace {
 
 // Number of sets of heads that share a tile, in a group of query heads.
-std::int64_t sets_of_group(const AttentionPlan& plan) {
-  return ceil_div(plan.shape.group_size(), plan.heads_per_tile);
+std::int64_t sets_of_group(const PlanHeader& header) {
+  return ceil_div(header.shape.group_size(), header.heads_per_tile);
 }
 
 std::int32_t clamped(std::int64_t value) {
@@ -94,15 +95,16 @@ Result<void> check_given(std::string_view name, const std::int32_t* given, std::
 
 }  // namespace
 
-std::vector<ClosedFormElement> closed_form_elements(const AttentionPlan& plan,
+std::vector<ClosedFormElement> closed_form_elements(const PlanHeader& header,
+                                                    const ClosedFormPlan& plan,
                                                     const AttentionCall& call) {
   std::vector<ClosedFormElement> elements;
-  elements.reserve(static_cast<std::size_t>(plan.shape.batch));
-  for (std::int64_t b = 0; b < plan.shape.batch; ++b) {
+  elements.reserve(static_cast<std::size_t>(header.shape.batch));
+  for (std::int64_t b = 0; b < header.shape.batch; ++b) {
     const auto q_len =
-        call.q_lens != nullptr ? call.q_lens[b] : static_cast<std::int32_t>(plan.shape.q_len(b));
-    const auto kv_len =
-        call.kv_lens != nullptr ? call.kv_lens[b] : static_cast<std::int32_t>(plan.shape.kv_len(b));
+        call.q_lens != nullptr ? call.q_lens[b] : static_cast<std::int32_t>(header.shape.q_len(b));
+    const auto kv_len = call.kv_lens != nullptr ? call.kv_lens[b]
+                                                : static_cast<std::int32_t>(header.shape.kv_len(b));
     ClosedFormMask closed_form =
         plan.closed_forms[plan.closed_forms.size() == 1 ? 0 : static_cast<std::size_t>(b)];
     const std::int32_t* borders = plan.borders.data() + closed_form.first_border;
@@ -110,7 +112,7 @@ std::vector<ClosedFormElement> closed_form_elements(const AttentionPlan& plan,
       closed_form.num_borders = call.num_borders;
       borders = call.cu_seqlens + b * call.cu_seqlens_batch_stride;
     }
-    const bool is_backward = plan.is_backward();
+    const bool is_backward = header.is_backward();
     elements.push_back({is_backward ? kv_len : q_len, is_backward ? q_len : kv_len,
                         ClosedFormRows(closed_form, borders, q_len, kv_len),
                         ClosedFormColumns(closed_form, borders, q_len, kv_len), is_backward});
@@ -132,9 +134,9 @@ ClosedFormWalk walk_of(const ClosedFormElement& element, BlockShape tile, std::i
   return {rows, begin, end, rows.document(begin), rows.document(end - 1), tile.block_kv};
 }
 
-std::vector<WorkTile> closed_form_work_tiles(const AttentionPlan& plan,
+std::vector<WorkTile> closed_form_work_tiles(const PlanHeader& header, const ClosedFormPlan& plan,
                                              const std::vector<ClosedFormElement>& elements) {
-  const AttentionShape& shape = plan.shape;
+  const AttentionShape& shape = header.shape;
   const std::int32_t group_size = shape.group_size();
   struct Row {
     std::int32_t q_tile;
@@ -145,8 +147,8 @@ std::vector<WorkTile> closed_form_work_tiles(const AttentionPlan& plan,
   for (std::int32_t b = 0; b < shape.batch; ++b) {
     const ClosedFormElement& element = elements[static_cast<std::size_t>(b)];
     rows.clear();
-    for (std::int32_t i = 0; i < ceil_div(element.num_rows, plan.mask_tile().block_q); ++i) {
-      rows.push_back({i, walk_of(element, plan.mask_tile(), i).num_tiles()});
+    for (std::int32_t i = 0; i < ceil_div(element.num_rows, header.mask_tile().block_q); ++i) {
+      rows.push_back({i, walk_of(element, header.mask_tile(), i).num_tiles()});
     }
     std::stable_sort(rows.begin(), rows.end(),
                      [](const Row& a, const Row& c) { return a.num_tiles > c.num_tiles; });
@@ -155,7 +157,7 @@ std::vector<WorkTile> closed_form_work_tiles(const AttentionPlan& plan,
       for (const Row& row : rows) {
         for (std::int32_t first = kv * group_size; first < kv_end * group_size;
              first += group_size) {
-          for (std::int32_t h = first; h < first + group_size; h += plan.heads_per_tile) {
+          for (std::int32_t h = first; h < first + group_size; h += header.heads_per_tile) {
             for (std::int32_t i = 0; i < plan.num_splits; ++i) {
               const SplitRun split_run = split_run_of(row.num_tiles, plan.num_splits, i);
               work_tiles.push_back({b, h, row.q_tile, 0, 0, 0, split_run.num_tiles, 0,
@@ -169,19 +171,19 @@ std::vector<WorkTile> closed_form_work_tiles(const AttentionPlan& plan,
   return work_tiles;
 }
 
-std::int64_t count_closed_form_work_tiles(const AttentionPlan& plan) {
+std::int64_t count_work_tiles(const PlanHeader& header, const ClosedFormPlan& plan) {
   std::int64_t rows = 0;
-  for (std::int64_t b = 0; b < plan.shape.batch; ++b) {
-    rows += ceil_div(plan.row_len(b), plan.mask_tile().block_q);
+  for (std::int64_t b = 0; b < header.shape.batch; ++b) {
+    rows += ceil_div(header.row_len(b), header.mask_tile().block_q);
   }
-  return rows * plan.shape.heads_kv * sets_of_group(plan) * plan.num_splits;
+  return rows * header.shape.heads_kv * sets_of_group(header) * plan.num_splits;
 }
 
-PlanCounts count_closed_form_tiles(const AttentionPlan& plan) {
+PlanCounts count_closed_form_tiles(const PlanHeader& header, const ClosedFormPlan& plan) {
   PlanCounts counts;
-  for (const ClosedFormElement& element : closed_form_elements(plan)) {
-    for (std::int64_t i = 0; i < ceil_div(element.num_rows, plan.mask_tile().block_q); ++i) {
-      const ClosedFormWalk walk = walk_of(element, plan.mask_tile(), i);
+  for (const ClosedFormElement& element : closed_form_elements(header, plan)) {
+    for (std::int64_t i = 0; i < ceil_div(element.num_rows, header.mask_tile().block_q); ++i) {
+      const ClosedFormWalk walk = walk_of(element, header.mask_tile(), i);
       std::int64_t full = 0;
       for (const int index : {0, 1}) full += walk.tile_run(index).num_full();
       counts.full_tiles += full;
@@ -189,14 +191,14 @@ PlanCounts count_closed_form_tiles(const AttentionPlan& plan) {
       counts.empty_items += std::max(plan.num_splits - walk.num_tiles(), 0);
     }
   }
-  const std::int64_t sets = plan.shape.heads_kv * sets_of_group(plan);
+  const std::int64_t sets = header.shape.heads_kv * sets_of_group(header);
   counts.full_tiles *= sets;
   counts.formula_tiles *= sets;
   counts.empty_items *= sets;
   return counts;
 }
 
-Result<void> set_closed_forms(const BlockMask& mask, AttentionPlan& plan) {
+Result<void> set_closed_forms(const BlockMask& mask, ClosedFormPlan& plan) {
   std::vector<ElementClosedForm> closed_forms;
   for (std::int64_t b = 0; b < mask.shape.num_batches; ++b) {
     FDMA_TRY(const std::int32_t group, group_of_element(mask, b));
@@ -221,8 +223,7 @@ Result<void> set_closed_forms(const BlockMask& mask, AttentionPlan& plan) {
   return {};
 }
 
-Result<void> check_closed_form_call(const AttentionPlan& plan, const AttentionCall& call) {
-  const AttentionShape& shape = plan.shape;
+Result<void> check_closed_form_call(const AttentionShape& shape, const AttentionCall& call) {
   FDMA_TRY_VOID(check_given("q_lens", call.q_lens, shape.batch,
                             [&](std::int64_t b) { return shape.q_len(b); }));
   FDMA_TRY_VOID(check_given("kv_lens", call.kv_lens, shape.batch,

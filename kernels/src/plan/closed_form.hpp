@@ -32,7 +32,8 @@ struct ClosedFormElement {
 
 /// The elements of a closed-form plan. If `call` has no lengths and documents of its own, those of
 /// the plan apply.
-std::vector<ClosedFormElement> closed_form_elements(const AttentionPlan& plan,
+std::vector<ClosedFormElement> closed_form_elements(const PlanHeader& header,
+                                                    const ClosedFormPlan& plan,
                                                     const AttentionCall& call = {});
 
 /// The tiles of a tile row of the element, which has rows there. `tile` is the plan's mask_tile.
@@ -40,14 +41,11 @@ ClosedFormWalk walk_of(const ClosedFormElement& element, BlockShape tile, std::i
 
 /// The work tiles of a call, without segments. They are sorted by batch element, then by groups of
 /// heads_in_l2 KV heads, then rows with many tiles first. The query heads of a row are adjacent.
-std::vector<WorkTile> closed_form_work_tiles(const AttentionPlan& plan,
+std::vector<WorkTile> closed_form_work_tiles(const PlanHeader& header, const ClosedFormPlan& plan,
                                              const std::vector<ClosedFormElement>& elements);
 
-/// Number of work tiles of a closed-form plan at its own lengths.
-std::int64_t count_closed_form_work_tiles(const AttentionPlan& plan);
-
 /// PlanCounts of a closed-form plan at its own lengths. Cost: O(tile rows of all batch elements).
-PlanCounts count_closed_form_tiles(const AttentionPlan& plan);
+PlanCounts count_closed_form_tiles(const PlanHeader& header, const ClosedFormPlan& plan);
 
 /// Sets the closed-form masks and borders of `plan` from a mask whose groups are parametric or have
 /// cells with a closed form. There is one closed form if all batch elements agree, otherwise one
@@ -55,18 +53,13 @@ PlanCounts count_closed_form_tiles(const AttentionPlan& plan);
 ///
 /// Errors      unsupported: heads with masks of their own, cells without a closed form, lengths or
 ///             offsets above kClosedFormMaxLength
-Result<void> set_closed_forms(const BlockMask& mask, AttentionPlan& plan);
+Result<void> set_closed_forms(const BlockMask& mask, ClosedFormPlan& plan);
 
 /// invalid_argument unless lengths and documents that a call gives satisfy AttentionTensors. It
 /// reads them, so they have to be in host memory.
-Result<void> check_closed_form_call(const AttentionPlan& plan, const AttentionCall& call);
+Result<void> check_closed_form_call(const AttentionShape& shape, const AttentionCall& call);
 
 /// Closed-form mask `index` of the plan as one line of its text.
-std::string closed_form_text(const AttentionPlan& plan, std::size_t index);
-/// to_text for a closed-form plan.
-std::string closed_form_text_of(const AttentionPlan& plan, std::int64_t max_closed_forms);
-
-/// validate(plan) for a closed-form plan: an internal error that names what is wrong.
-Result<void> validate_closed_form(const AttentionPlan& plan);
+std::string closed_form_text(const ClosedFormPlan& plan, std::size_t index);
 
 }  // namespace fdma

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "plan/closed_form.hpp"
+#include "plan/forms.hpp"
 
 namespace fdma {
 namespace {
@@ -15,7 +16,7 @@ std::string distance_text(std::int32_t distance) {
 
 }  // namespace
 
-std::string closed_form_text(const AttentionPlan& plan, std::size_t index) {
+std::string closed_form_text(const ClosedFormPlan& plan, std::size_t index) {
   const ClosedFormMask& f = plan.closed_forms[index];
   std::string text =
       fmt::format("pos = q + kv_len - q_len{} left {} right {} prefix {} sink {} keys [{}, {})",
@@ -30,20 +31,22 @@ std::string closed_form_text(const AttentionPlan& plan, std::size_t index) {
                             f.num_borders > kMostShown ? ",.." : "");
 }
 
-std::string closed_form_text_of(const AttentionPlan& plan, std::int64_t max_closed_forms) {
-  const AttentionShape& shape = plan.shape;
+std::string to_text(const PlanHeader& header, const ClosedFormPlan& plan,
+                    std::int64_t max_closed_forms) {
+  const AttentionShape& shape = header.shape;
   std::string text = fmt::format(
       "plan {} tile {}x{} score {} form parametric\n"
       "shape batch {} heads {}/{} q_len {} kv_len {} head_dim {}/{} dtypes {} {} {} -> {}\n"
       "work tiles {} ({} empty), {} bytes\n"
       "tiles full {} closed form {}\n"
       "rows {} heads a tile, {} splits, {} KV heads in L2\n",
-      to_string(plan.backend), plan.tile.block_q, plan.tile.block_kv, to_string(plan.score.kind),
-      shape.batch, shape.heads_q, shape.heads_kv, fmt::join(shape.q_lens, ","),
-      fmt::join(shape.kv_lens, ","), shape.head_dim, shape.head_dim_v, to_string(shape.q_dtype),
-      to_string(shape.k_dtype), to_string(shape.v_dtype), to_string(shape.out_dtype),
-      plan.num_work_tiles(), plan.counts.empty_items, plan.size_bytes(), plan.counts.full_tiles,
-      plan.counts.formula_tiles, plan.heads_per_tile, plan.num_splits, plan.heads_in_l2);
+      to_string(header.backend), header.tile.block_q, header.tile.block_kv,
+      to_string(header.score.kind), shape.batch, shape.heads_q, shape.heads_kv,
+      fmt::join(shape.q_lens, ","), fmt::join(shape.kv_lens, ","), shape.head_dim, shape.head_dim_v,
+      to_string(shape.q_dtype), to_string(shape.k_dtype), to_string(shape.v_dtype),
+      to_string(shape.out_dtype), count_work_tiles(header, plan), header.counts.empty_items,
+      size_bytes(plan), header.counts.full_tiles, header.counts.formula_tiles,
+      header.heads_per_tile, plan.num_splits, plan.heads_in_l2);
   const auto count = static_cast<std::int64_t>(plan.closed_forms.size());
   const std::int64_t shown = std::min(max_closed_forms, count);
   for (std::int64_t i = 0; i < shown; ++i) {

@@ -36,10 +36,11 @@ class RowAppender {
  public:
   // `order` is the kv permutation of the mask's keys, or -1.
   RowAppender(const SegmentMask& mask, const Regions& regions, std::int32_t order,
-              AttentionPlan& plan)
+              const PlanHeader& header, SegmentPlan& plan)
       : mask_(mask),
         regions_(regions),
         order_(order),
+        header_(header),
         plan_(plan),
         bitmaps_(static_cast<std::size_t>(mask.num_bitmaps()), -1),
         panels_(static_cast<std::size_t>(mask.num_row_panels()), -1) {}
@@ -142,13 +143,13 @@ class RowAppender {
   }
 
   std::int32_t append_bitmap(std::int64_t index) {
-    const auto at = static_cast<std::int32_t>(plan_.num_bitmaps());
+    const auto at = static_cast<std::int32_t>(plan_.num_bitmaps(header_.words_per_bitmap()));
     const std::size_t words = plan_.bitmaps.size();
-    plan_.bitmaps.resize(words + static_cast<std::size_t>(plan_.words_per_bitmap()));
+    plan_.bitmaps.resize(words + static_cast<std::size_t>(header_.words_per_bitmap()));
     const std::uint64_t* row_major = mask_.bitmap(index).data();
     std::uint64_t* out = plan_.bitmaps.data() + words;
-    if (plan_.backend.traits().bitmap_order == BitmapOrder::thread_fragments) {
-      packed_thread_fragments_from_row_major(row_major, plan_.heads_per_tile, out);
+    if (header_.backend.traits().bitmap_order == BitmapOrder::thread_fragments) {
+      packed_thread_fragments_from_row_major(row_major, header_.heads_per_tile, out);
     } else {
       key_major_from_row_major(row_major, mask_.block, out);
     }
@@ -225,7 +226,8 @@ class RowAppender {
   const SegmentMask& mask_;
   const Regions& regions_;
   std::int32_t order_;
-  AttentionPlan& plan_;
+  const PlanHeader& header_;
+  SegmentPlan& plan_;
   // Index in the plan of each one of the mask; -1: not yet
   std::vector<std::int32_t> bitmaps_, panels_;
   std::int32_t table_ = -1;
@@ -233,7 +235,8 @@ class RowAppender {
 
 }  // namespace
 
-Result<PlannedGroup> append_group(const GroupChoice& group, AttentionPlan& plan) {
+Result<PlannedGroup> append_group(const GroupChoice& group, const PlanHeader& header,
+                                  SegmentPlan& plan) {
   PlannedGroup planned;
   planned.rows.resize(group.regions.rows.size());
   std::vector<bool> rows(planned.rows.size(), true);
@@ -243,11 +246,11 @@ Result<PlannedGroup> append_group(const GroupChoice& group, AttentionPlan& plan)
     plan.kv_permutations.push_back({static_cast<std::int64_t>(plan.permuted_keys.size()),
                                     static_cast<std::int64_t>(keys.size())});
     plan.permuted_keys.insert(plan.permuted_keys.end(), keys.begin(), keys.end());
-    RowAppender(group.ordered.mask, group.permuted_regions, planned.order, plan)
+    RowAppender(group.ordered.mask, group.permuted_regions, planned.order, header, plan)
         .run(group.is_permuted, keys, planned.rows);
     for (std::size_t row = 0; row < rows.size(); ++row) rows[row] = !group.is_permuted[row];
   }
-  RowAppender(group.mask, group.regions, -1, plan).run(rows, {}, planned.rows);
+  RowAppender(group.mask, group.regions, -1, header, plan).run(rows, {}, planned.rows);
   if (plan.segments.size() > std::numeric_limits<std::int32_t>::max()) {
     return Error{ErrorCode::unsupported,
                  fmt::format("mask: {} plan segments, but a plan holds at most 2^31 - 1",

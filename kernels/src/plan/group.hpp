@@ -48,6 +48,7 @@ struct PlannedGroup {
 /// panels and tables are appended.
 ///
 /// Errors  unsupported for more than 2^31 - 1 segments
-Result<PlannedGroup> append_group(const GroupChoice& group, AttentionPlan& plan);
+Result<PlannedGroup> append_group(const GroupChoice& group, const PlanHeader& header,
+                                  SegmentPlan& plan);
 
 }  // namespace fdma

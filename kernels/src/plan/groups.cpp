@@ -50,13 +50,13 @@ struct Ways {
   bool is_asked_for = false;  // permute whatever it gains
 };
 
-Ways ways_of(const AttentionPlan& plan, ColumnMode columns) {
+Ways ways_of(const PlanHeader& header, ColumnMode columns) {
   constexpr ColumnMode kScan = ColumnMode::scan;
   const bool is_automatic = columns == ColumnMode::automatic;
-  if (plan.is_backward()) return {kScan, kScan};
-  const BackendTraits& traits = plan.backend.traits();
+  if (header.is_backward()) return {kScan, kScan};
+  const BackendTraits& traits = header.backend.traits();
   const bool can_gather =
-      std::max(plan.shape.head_dim, plan.shape.head_dim_v) <= traits.max_gather_head_dim;
+      std::max(header.shape.head_dim, header.shape.head_dim_v) <= traits.max_gather_head_dim;
   const ColumnMode ordered = can_gather ? ColumnMode::automatic : kScan;
   if (columns == ColumnMode::reorder) return {kScan, ordered, true, true};
   if (!is_automatic) return {columns, kScan};
@@ -65,12 +65,14 @@ Ways ways_of(const AttentionPlan& plan, ColumnMode columns) {
 
 class GroupsPlanner {
  public:
-  GroupsPlanner(const BlockMask& mask, const PlanOptions& options, AttentionPlan& plan)
+  GroupsPlanner(const BlockMask& mask, const PlanOptions& options, PlanHeader& header,
+                SegmentPlan& plan)
       : mask_(mask),
+        header_(header),
         plan_(plan),
-        costs_(plan.backend.traits().costs),
-        ways_(ways_of(plan, options.columns)),
-        uses_(group_uses(mask, plan.shape)),
+        costs_(header.backend.traits().costs),
+        ways_(ways_of(header, options.columns)),
+        uses_(group_uses(mask, header.shape)),
         max_kv_index_bytes_(options.columns == ColumnMode::automatic
                                 ? options.max_kv_index_bytes
                                 : std::numeric_limits<std::int64_t>::max()) {}
@@ -93,7 +95,7 @@ class GroupsPlanner {
  private:
   // A transposed mask is already in tiles of the plan.
   SegmentMask group_in_tiles(std::int64_t index) const {
-    if (!plan_.is_backward()) return segment_of_group(mask_, index, plan_.mask_tile());
+    if (!header_.is_backward()) return segment_of_group(mask_, index, header_.mask_tile());
     return std::get<std::vector<SegmentMask>>(mask_.groups)[static_cast<std::size_t>(index)];
   }
 
@@ -136,7 +138,7 @@ class GroupsPlanner {
   // Keys are permuted if all work tiles together gain more than that costs.
   void weigh_permutations(std::vector<GroupChoice>& groups) const {
     const auto work_tiles_of_kv_head =
-        static_cast<double>(ceil_div(plan_.shape.group_size(), plan_.heads_per_tile));
+        static_cast<double>(ceil_div(header_.shape.group_size(), header_.heads_per_tile));
     double gain = -costs_.moving;
     for (std::size_t g = 0; g < groups.size(); ++g) {
       const double moved = costs_.permuted_key * static_cast<double>(groups[g].ordered.keys.size());
@@ -156,7 +158,7 @@ class GroupsPlanner {
     } else {
       gather_bytes_ += bytes;
     }
-    FDMA_TRY(PlannedGroup group, append_group(choice, plan_));
+    FDMA_TRY(PlannedGroup group, append_group(choice, header_, plan_));
     planned_.push_back(std::move(group));
     return {};
   }
@@ -174,20 +176,22 @@ class GroupsPlanner {
   // Sets the kv permutation of every (b, KV head).
   void set_permutations() {
     if (plan_.kv_permutations.empty()) return;
-    const AttentionShape& shape = plan_.shape;
+    const AttentionShape& shape = header_.shape;
     for (std::int64_t b = 0; b < shape.batch; ++b) {
       for (std::int64_t kv = 0; kv < shape.heads_kv; ++kv) {
         const std::int32_t group = group_of(mask_, b, kv * shape.group_size());
         const std::int32_t order = planned_[static_cast<std::size_t>(group)].order;
         plan_.permutation_of.push_back(order);
         if (order < 0) continue;
-        plan_.counts.moved_keys += plan_.kv_permutations[static_cast<std::size_t>(order)].num_keys;
+        header_.counts.moved_keys +=
+            plan_.kv_permutations[static_cast<std::size_t>(order)].num_keys;
       }
     }
   }
 
   const BlockMask& mask_;
-  AttentionPlan& plan_;
+  PlanHeader& header_;
+  SegmentPlan& plan_;
   RegionCosts costs_;
   Ways ways_;
   std::vector<GroupUse> uses_;
@@ -203,8 +207,8 @@ std::int32_t group_of(const BlockMask& mask, std::int64_t b, std::int64_t h) {
 }
 
 Result<std::vector<PlannedGroup>> plan_groups(const BlockMask& mask, const PlanOptions& options,
-                                              AttentionPlan& plan) {
-  return GroupsPlanner(mask, options, plan).run();
+                                              PlanHeader& header, SegmentPlan& plan) {
+  return GroupsPlanner(mask, options, header, plan).run();
 }
 
 }  // namespace fdma

@@ -18,7 +18,7 @@ namespace {
 class ListBuilder {
  public:
   ListBuilder(const SegmentMask& mask, const Regions& regions, std::span<const std::int32_t> keys,
-              AttentionPlan& plan)
+              SegmentPlan& plan)
       : mask_(mask),
         regions_(regions),
         keys_(keys),
@@ -126,7 +126,7 @@ class ListBuilder {
   const SegmentMask& mask_;
   const Regions& regions_;
   std::span<const std::int32_t> keys_;
-  AttentionPlan& plan_;
+  SegmentPlan& plan_;
   std::vector<std::int32_t> list_of_row_;
   std::vector<std::int32_t> list_rows_;  // rows of the lists from first_list_ on
   std::vector<std::int64_t> next_;       // next entry of each list
@@ -139,7 +139,7 @@ class ListBuilder {
 std::vector<std::int32_t> append_kv_index_lists(const SegmentMask& mask, const Regions& regions,
                                                 const std::vector<bool>& rows,
                                                 std::span<const std::int32_t> keys,
-                                                AttentionPlan& plan) {
+                                                SegmentPlan& plan) {
   return ListBuilder(mask, regions, keys, plan).run(rows);
 }
 

@@ -23,6 +23,6 @@ namespace fdma {
 std::vector<std::int32_t> append_kv_index_lists(const SegmentMask& mask, const Regions& regions,
                                                 const std::vector<bool>& rows,
                                                 std::span<const std::int32_t> keys,
-                                                AttentionPlan& plan);
+                                                SegmentPlan& plan);
 
 }  // namespace fdma

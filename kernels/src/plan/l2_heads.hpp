@@ -11,10 +11,10 @@ namespace fdma {
 
 /// Bytes of one column of the plan's mask, for one KV head: its rows of k and v; in a backward plan
 /// the rows of q and dout and the fp32 accumulators of dq of all its query heads.
-inline std::int64_t column_bytes(const AttentionPlan& plan) {
-  const AttentionShape& shape = plan.shape;
+inline std::int64_t column_bytes(const PlanHeader& header) {
+  const AttentionShape& shape = header.shape;
   const std::int64_t head_dim = shape.head_dim, head_dim_v = shape.head_dim_v;
-  if (!plan.is_backward()) {
+  if (!header.is_backward()) {
     return head_dim * size_bytes(shape.k_dtype) + head_dim_v * size_bytes(shape.v_dtype);
   }
   return shape.group_size() * (head_dim * (size_bytes(shape.q_dtype) + size_bytes(DType::float32)) +
@@ -23,10 +23,10 @@ inline std::int64_t column_bytes(const AttentionPlan& plan) {
 
 /// Number of KV heads in L2 at a time: the data that their work tiles read in succession fits in
 /// `l2_bytes`.
-inline std::int64_t heads_in_l2(const AttentionPlan& plan, std::int64_t l2_bytes) {
+inline std::int64_t heads_in_l2(const PlanHeader& header, std::int64_t l2_bytes) {
   const std::int64_t columns =
-      plan.is_backward() ? plan.shape.max_q_len() : plan.shape.max_kv_len();
-  const std::int64_t head_bytes = std::max<std::int64_t>(1, columns * column_bytes(plan));
+      header.is_backward() ? header.shape.max_q_len() : header.shape.max_kv_len();
+  const std::int64_t head_bytes = std::max<std::int64_t>(1, columns * column_bytes(header));
   return std::max<std::int64_t>(1, l2_bytes / head_bytes);
 }
 

@@ -79,17 +79,16 @@ std::int64_t tiles_of(const ColumnIntervals& columns) {
 
 class ListsPlanner {
  public:
-  ListsPlanner(const BlockMask& mask, const PlanOptions& options, AttentionPlan& plan)
+  ListsPlanner(const BlockMask& mask, const AttentionShape& shape, const PlanOptions& options)
       : mask_(mask),
-        plan_(plan),
+        shape_(shape),
         is_asked_for_(options.columns == ColumnMode::reorder),
         groups_(static_cast<std::size_t>(mask.num_groups())) {}
 
-  Result<bool> run() {
-    const AttentionShape& shape = plan_.shape;
-    if (!is_asked_for_ && !are_columns(mask_)) return false;
-    const auto group_of_head = groups_of_kv_heads(mask_, shape);
-    if (!group_of_head) return false;
+  Result<std::optional<KvWorklist>> run() {
+    if (!is_asked_for_ && !are_columns(mask_)) return {std::nullopt};
+    const auto group_of_head = groups_of_kv_heads(mask_, shape_);
+    if (!group_of_head) return {std::nullopt};
     std::int64_t w = 0;
     for (const std::int32_t g : *group_of_head) {
       Group& group = groups_[static_cast<std::size_t>(g)];
@@ -99,7 +98,7 @@ class ListsPlanner {
         w = std::max(w, group.w);
       }
     }
-    segment_ = segment_tiles(shape, w);
+    segment_ = segment_tiles(shape_, w);
     std::int64_t visited = 0, listed = 0, num_work_tiles = 0, num_accum_rows = 0, num_keys = 0;
     for (const std::int32_t g : *group_of_head) {
       Group& group = groups_[static_cast<std::size_t>(g)];
@@ -113,7 +112,9 @@ class ListsPlanner {
       num_accum_rows += static_cast<std::int64_t>(group.lists.accum_keys.size());
     }
     const double most = (1 - kLeastGain) * static_cast<double>(visited);
-    if (num_work_tiles == 0 || (!is_asked_for_ && static_cast<double>(listed) > most)) return false;
+    if (num_work_tiles == 0 || (!is_asked_for_ && static_cast<double>(listed) > most)) {
+      return {std::nullopt};
+    }
     if (const std::int64_t count = std::max({num_work_tiles, num_accum_rows, num_keys});
         count > std::numeric_limits<std::int32_t>::max()) {
       return Error{ErrorCode::unsupported,
@@ -121,9 +122,7 @@ class ListsPlanner {
                                "plan holds at most 2^31 - 1; make it with columns = scan",
                                count)};
     }
-    place(*group_of_head);
-    plan_.counts = count_kv_worklist(plan_);
-    return true;
+    return {placed(*group_of_head)};
   }
 
  private:
@@ -147,19 +146,21 @@ class ListsPlanner {
       group.listed += tiles_of(work_tile) + kWorkTileTiles;
   }
 
-  void place(const std::vector<std::int32_t>& group_of_head) {
-    const std::int32_t heads_kv = plan_.shape.heads_kv;
+  KvWorklist placed(const std::vector<std::int32_t>& group_of_head) {
+    KvWorklist lists;
+    const std::int32_t heads_kv = shape_.heads_kv;
     for (std::size_t i = 0; i < group_of_head.size(); ++i) {
       Group& group = groups_[static_cast<std::size_t>(group_of_head[i])];
-      if (group.first_tile < 0) group.first_tile = append_keys(group.lists, plan_.kv_worklist);
+      if (group.first_tile < 0) group.first_tile = append_keys(group.lists, lists);
       const auto row = static_cast<std::int32_t>(i);
       append_work_tiles(group.lists, group.first_tile, row / heads_kv, row % heads_kv, heads_kv,
-                        plan_.kv_worklist);
+                        lists);
     }
+    return lists;
   }
 
   const BlockMask& mask_;
-  AttentionPlan& plan_;
+  const AttentionShape& shape_;
   bool is_asked_for_;
   std::int32_t segment_ = 1;  // tiles
   std::vector<Group> groups_;
@@ -167,32 +168,30 @@ class ListsPlanner {
 
 }  // namespace
 
-PlanCounts count_kv_worklist(const AttentionPlan& plan) {
+PlanCounts count_kv_worklist(const AttentionShape& shape, const KvWorklist& lists) {
   PlanCounts counts;
-  const std::int64_t group_size = plan.shape.group_size();
-  for (const KvWorkTile& work_tile : plan.kv_worklist.work_tiles) {
+  const std::int64_t group_size = shape.group_size();
+  for (const KvWorkTile& work_tile : lists.work_tiles) {
     const std::int64_t full = work_tile.full_end - work_tile.full_begin;
     counts.full_tiles += group_size * full;
     counts.row_tiles += group_size * (tiles_of(work_tile) - full);
   }
   // A key is counted with its first work tile.
   std::vector<std::pair<std::int32_t, std::int32_t>> tiles;
-  for (const KvWorkTile& work_tile : plan.kv_worklist.work_tiles) {
-    tiles.emplace_back(work_tile.batch * plan.shape.heads_kv + work_tile.kv_head,
-                       work_tile.key_tile);
+  for (const KvWorkTile& work_tile : lists.work_tiles) {
+    tiles.emplace_back(work_tile.batch * shape.heads_kv + work_tile.kv_head, work_tile.key_tile);
   }
   std::sort(tiles.begin(), tiles.end());
   tiles.erase(std::unique(tiles.begin(), tiles.end()), tiles.end());
   for (const auto& [row, tile] : tiles) {
-    const auto first = plan.kv_worklist.keys.begin() + std::ptrdiff_t{tile} * kWorklistTile;
+    const auto first = lists.keys.begin() + std::ptrdiff_t{tile} * kWorklistTile;
     counts.moved_keys += std::count_if(first, first + kWorklistTile,
                                        [](const WorklistEntry& each) { return each.key >= 0; });
   }
   return counts;
 }
 
-std::int32_t worklist_segment(const AttentionPlan& plan) {
-  const KvWorklist& lists = plan.kv_worklist;
+std::int32_t worklist_segment(const AttentionShape& shape, const KvWorklist& lists) {
   std::set<std::int32_t> known;  // first tiles of lists
   std::int64_t w = 0;
   for (std::size_t i = 0; i < lists.work_tiles.size();) {
@@ -216,14 +215,15 @@ std::int32_t worklist_segment(const AttentionPlan& plan) {
         intervals.push_back({each.q_begin, each.q_end});
       });
     }
-    w = std::max(w, most_seen(intervals, plan.shape.max_q_len()));
+    w = std::max(w, most_seen(intervals, shape.max_q_len()));
   }
-  return segment_tiles(plan.shape, w);
+  return segment_tiles(shape, w);
 }
 
-Result<bool> plan_kv_worklist(const BlockMask& mask, const PlanOptions& options,
-                              AttentionPlan& plan) {
-  return ListsPlanner(mask, options, plan).run();
+Result<std::optional<KvWorklist>> make_kv_worklist(const BlockMask& mask,
+                                                   const AttentionShape& shape,
+                                                   const PlanOptions& options) {
+  return ListsPlanner(mask, shape, options).run();
 }
 
 }  // namespace fdma

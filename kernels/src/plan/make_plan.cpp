@@ -166,25 +166,24 @@ struct Ranked {
 // Appends the work tiles of KV heads [begin, end), counted over batch elements, longest first. In a
 // backward plan it sorts groups of query heads; their work tiles are equal in rank and so stay
 // together.
-void append_l2_group(AttentionPlan& plan, const BlockMask& mask,
-                     const std::vector<PlannedGroup>& groups, std::int64_t begin,
-                     std::int64_t end) {
+void append_l2_group(const BlockMask& mask, const std::vector<PlannedGroup>& groups,
+                     std::int64_t begin, std::int64_t end, PlanHeader& header, SegmentPlan& plan) {
   std::vector<Ranked> ranked;
   std::vector<std::int64_t> columns_of_group;
-  const AttentionShape& shape = plan.shape;
+  const AttentionShape& shape = header.shape;
   for (std::int64_t kv = begin; kv < end; ++kv) {
     const std::int64_t b = kv / shape.heads_kv;
     const std::size_t first = ranked.size();
     columns_of_group.clear();
-    for (std::int32_t i = 0; i < shape.group_size(); i += plan.heads_per_tile) {
+    for (std::int32_t i = 0; i < shape.group_size(); i += header.heads_per_tile) {
       const std::int64_t h = kv % shape.heads_kv * shape.group_size() + i;
       const std::int32_t group = group_of(mask, b, h);
       const std::vector<PlannedRow>& rows = groups[static_cast<std::size_t>(group)].rows;
       for (std::size_t row = 0; row < rows.size(); ++row) {
         const PlannedRow& planned = rows[row];
-        add_counts(plan.counts, planned.counts);
-        if (planned.num_tiles == 0) ++plan.counts.empty_items;
-        const std::int64_t columns = columns_computed(planned, plan.mask_tile().block_kv);
+        add_counts(header.counts, planned.counts);
+        if (planned.num_tiles == 0) ++header.counts.empty_items;
+        const std::int64_t columns = columns_computed(planned, header.mask_tile().block_kv);
         if (i == 0) columns_of_group.push_back(0);
         columns_of_group[row] += columns;
         ranked.push_back({columns,
@@ -193,7 +192,7 @@ void append_l2_group(AttentionPlan& plan, const BlockMask& mask,
                            planned.num_segments, planned.num_tiles, planned.num_entries}});
       }
     }
-    if (!plan.is_backward()) continue;
+    if (!header.is_backward()) continue;
     for (std::size_t i = first; i < ranked.size(); ++i) {
       ranked[i].columns = columns_of_group[static_cast<std::size_t>(ranked[i].work_tile.q_tile)];
     }
@@ -207,25 +206,25 @@ void append_l2_group(AttentionPlan& plan, const BlockMask& mask,
   for (const Ranked& each : ranked) plan.work_tiles.push_back(each.work_tile);
 }
 
-// A plan without work tiles.
-Result<AttentionPlan> empty_plan(const BlockMask& mask, const AttentionShape& shape,
-                                 const ScoreSpec& score, const PlanOptions& options) {
-  AttentionPlan plan;
-  plan.backend = options.backend;
-  plan.direction = options.direction;
-  const BackendTraits& traits = plan.backend.traits();
-  plan.tile = options.tile == BlockShape{0, 0} ? traits.tile : options.tile;
-  plan.shape = shape;
-  plan.score = score;
-  if (traits.packs_heads && !plan.is_backward() && options.pack == PackMode::automatic) {
-    plan.heads_per_tile = packed_heads(mask, shape, plan.tile.block_q);
-    plan.tile.block_q /= plan.heads_per_tile;
+// The header of a plan, without counts.
+Result<PlanHeader> header_for(const BlockMask& mask, const AttentionShape& shape,
+                              const ScoreSpec& score, const PlanOptions& options) {
+  PlanHeader header;
+  header.backend = options.backend;
+  header.direction = options.direction;
+  const BackendTraits& traits = header.backend.traits();
+  header.tile = options.tile == BlockShape{0, 0} ? traits.tile : options.tile;
+  header.shape = shape;
+  header.score = score;
+  if (traits.packs_heads && !header.is_backward() && options.pack == PackMode::automatic) {
+    header.heads_per_tile = packed_heads(mask, shape, header.tile.block_q);
+    header.tile.block_q /= header.heads_per_tile;
   }
-  FDMA_TRY_VOID(validate(plan.tile));
+  FDMA_TRY_VOID(validate(header.tile));
   if (traits.worker_bytes != nullptr) {
-    plan.worker_bytes = traits.worker_bytes(shape, plan.tile, plan.direction);
+    header.worker_bytes = traits.worker_bytes(shape, header.tile, header.direction);
   }
-  return plan;
+  return header;
 }
 
 // The number of workers for which rows are split; 0: rows stay whole.
@@ -241,29 +240,30 @@ std::int32_t workers_to_split_for(const PlanOptions& options) {
 // A plan that stores the closed form of the mask.
 Result<AttentionPlan> closed_form_plan_of(const BlockMask& mask, const AttentionShape& shape,
                                           const ScoreSpec& score, const PlanOptions& options) {
-  FDMA_TRY(AttentionPlan plan, empty_plan(mask, shape, score, options));
+  FDMA_TRY(PlanHeader header, header_for(mask, shape, score, options));
+  ClosedFormPlan plan;
   FDMA_TRY_VOID(set_closed_forms(mask, plan));
   plan.heads_in_l2 = static_cast<std::int32_t>(
-      std::min<std::int64_t>(heads_in_l2(plan, options.l2_bytes), shape.heads_kv));
+      std::min<std::int64_t>(heads_in_l2(header, options.l2_bytes), shape.heads_kv));
   if (const std::int32_t num_workers = workers_to_split_for(options); num_workers > 0) {
-    plan.num_splits = closed_form_splits(plan, num_workers);
+    plan.num_splits = closed_form_splits(header, plan, num_workers);
   }
-  plan.counts = count_closed_form_tiles(plan);
-  return plan;
+  header.counts = count_closed_form_tiles(header, plan);
+  return AttentionPlan{std::move(header), std::move(plan)};
 }
 
-// Completes `plan` with the work tiles of `mask`, whose rows are the plan's.
-Result<AttentionPlan> plan_of(const BlockMask& mask, AttentionPlan plan,
-                              const PlanOptions& options) {
-  const AttentionShape& shape = plan.shape;
+// A plan with the work tiles of `mask`, whose rows are those of the header.
+Result<AttentionPlan> segment_plan_of(const BlockMask& mask, PlanHeader header,
+                                      const PlanOptions& options) {
+  const AttentionShape& shape = header.shape;
   std::int64_t num_work_tiles = 0, most_rows = 0;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
-    const std::int64_t rows = ceil_div(plan.row_len(b), plan.mask_tile().block_q);
+    const std::int64_t rows = ceil_div(header.row_len(b), header.mask_tile().block_q);
     most_rows = std::max(most_rows, rows);
-    num_work_tiles += rows * shape.heads_kv * ceil_div(shape.group_size(), plan.heads_per_tile);
+    num_work_tiles += rows * shape.heads_kv * ceil_div(shape.group_size(), header.heads_per_tile);
   }
   const std::int64_t num_kv_heads = shape.batch * shape.heads_kv;
-  const std::int64_t l2_group = heads_in_l2(plan, options.l2_bytes);
+  const std::int64_t l2_group = heads_in_l2(header, options.l2_bytes);
   const std::int64_t ranked_at_once =
       num_work_tiles / num_kv_heads * std::min<std::int64_t>(l2_group, num_kv_heads);
   FDMA_TRY_VOID(check_memory(
@@ -271,17 +271,18 @@ Result<AttentionPlan> plan_of(const BlockMask& mask, AttentionPlan plan,
           ranked_at_once * static_cast<std::int64_t>(sizeof(Ranked)) +
           mask.num_groups() * most_rows * static_cast<std::int64_t>(sizeof(PlannedRow)),
       "make_plan"));
-  FDMA_TRY(const std::vector<PlannedGroup> groups, plan_groups(mask, options, plan));
+  SegmentPlan plan;
+  FDMA_TRY(const std::vector<PlannedGroup> groups, plan_groups(mask, options, header, plan));
   plan.work_tiles.reserve(static_cast<std::size_t>(num_work_tiles));
   std::vector<std::size_t> l2_groups{0};
   for (std::int64_t kv = 0; kv < num_kv_heads; kv += l2_group) {
-    append_l2_group(plan, mask, groups, kv, std::min(kv + l2_group, num_kv_heads));
+    append_l2_group(mask, groups, kv, std::min(kv + l2_group, num_kv_heads), header, plan);
     l2_groups.push_back(plan.work_tiles.size());
   }
   if (const std::int32_t num_workers = workers_to_split_for(options); num_workers > 0) {
-    split_rows(plan, l2_groups, num_workers);
+    split_rows(header, l2_groups, num_workers, plan);
   }
-  return plan;
+  return AttentionPlan{std::move(header), std::move(plan)};
 }
 
 // make_plan on the threads of the calling arena.
@@ -293,16 +294,19 @@ Result<AttentionPlan> plan_here(const BlockMask& mask, const AttentionShape& sha
     if (options.form == PlanForm::parametric) {
       return closed_form_plan_of(mask, shape, score, options);
     }
-    FDMA_TRY(AttentionPlan plan, empty_plan(mask, shape, score, options));
-    if (!plan.is_backward()) return plan_of(mask, std::move(plan), options);
-    if (plan.backend.traits().has_kv_worklists && options.columns != ColumnMode::scan) {
-      FDMA_TRY(const bool has_worklist, plan_kv_worklist(mask, options, plan));
-      if (has_worklist) return plan;
+    FDMA_TRY(PlanHeader header, header_for(mask, shape, score, options));
+    if (!header.is_backward()) return segment_plan_of(mask, std::move(header), options);
+    if (header.backend.traits().has_kv_worklists && options.columns != ColumnMode::scan) {
+      FDMA_TRY(std::optional<KvWorklist> lists, make_kv_worklist(mask, shape, options));
+      if (lists) {
+        header.counts = count_kv_worklist(shape, *lists);
+        return AttentionPlan{std::move(header), *std::move(lists)};
+      }
     }
     SetAlgebraOptions rows_are_keys;
-    rows_are_keys.block = plan.mask_tile();
+    rows_are_keys.block = header.mask_tile();
     FDMA_TRY(const BlockMask transposed, transpose(mask, rows_are_keys));
-    return plan_of(transposed, std::move(plan), options);
+    return segment_plan_of(transposed, std::move(header), options);
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory,
                  "make_plan: not enough memory for the plan; larger tiles or columns = scan need "
@@ -311,24 +315,6 @@ Result<AttentionPlan> plan_here(const BlockMask& mask, const AttentionShape& sha
 }
 
 }  // namespace
-
-std::int64_t AttentionPlan::size_bytes() const {
-  const auto bytes = [](const auto& v) {
-    return static_cast<std::int64_t>(v.size() * sizeof(v.front()));
-  };
-  return bytes(work_tiles) + bytes(split_rows) + bytes(segments) + bytes(bitmaps) +
-         bytes(row_offsets) + bytes(row_intervals) + bytes(column_tables) + bytes(column_offsets) +
-         bytes(column_intervals) + bytes(kv_index_lists) + bytes(kv_index_entries) +
-         bytes(kv_permutations) + bytes(permuted_keys) + bytes(permutation_of) +
-         bytes(closed_forms) + bytes(borders) + bytes(kv_worklist.keys) +
-         bytes(kv_worklist.work_tiles) + bytes(kv_worklist.accum_keys);
-}
-
-std::int64_t AttentionPlan::num_work_tiles() const {
-  if (is_closed_form()) return count_closed_form_work_tiles(*this);
-  return static_cast<std::int64_t>(has_worklist() ? kv_worklist.work_tiles.size()
-                                                  : work_tiles.size());
-}
 
 Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& shape,
                                 const ScoreSpec& score, const PlanOptions& options) {

@@ -22,6 +22,7 @@
 
 #include "fdma/kernels/estimate.hpp"
 #include "plan/closed_form.hpp"
+#include "plan/forms.hpp"
 
 namespace fdma {
 namespace {
@@ -41,7 +42,7 @@ constexpr std::int32_t kLeastPartTiles = 4;  ///< of the longest row
 constexpr std::int64_t kMostRounds = 8;
 
 // Cost of the tiles of a row in full tiles.
-double tiles_cost(const AttentionPlan& plan, const WorkTile& work_tile) {
+double tiles_cost(const SegmentPlan& plan, const WorkTile& work_tile) {
   double cost = 0;
   for (std::int32_t s = work_tile.first_segment;
        s < work_tile.first_segment + work_tile.num_segments; ++s) {
@@ -55,10 +56,11 @@ double tiles_cost(const AttentionPlan& plan, const WorkTile& work_tile) {
 }
 
 // Existing query rows of the tile, of all its heads.
-std::int64_t rows_of(const AttentionPlan& plan, std::int32_t batch, std::int32_t q_tile) {
-  return std::min<std::int64_t>(plan.tile.block_q, plan.shape.q_len(batch) -
-                                                       std::int64_t{q_tile} * plan.tile.block_q) *
-         plan.heads_per_tile;
+std::int64_t rows_of(const PlanHeader& header, std::int32_t batch, std::int32_t q_tile) {
+  return std::min<std::int64_t>(
+             header.tile.block_q,
+             header.shape.q_len(batch) - std::int64_t{q_tile} * header.tile.block_q) *
+         header.heads_per_tile;
 }
 
 struct Row {
@@ -84,13 +86,13 @@ struct Prediction {
 // Cuts the rows of each group of heads in L2, longest first, into parts of at most `largest` tiles.
 class Splitter {
  public:
-  Splitter(const AttentionPlan& plan, std::span<const std::size_t> l2_groups,
-           std::int32_t num_workers)
+  Splitter(const PlanHeader& header, const SegmentPlan& plan,
+           std::span<const std::size_t> l2_groups, std::int32_t num_workers)
       : l2_groups_(l2_groups), num_workers_(num_workers) {
     rows_.reserve(plan.work_tiles.size());
     for (const WorkTile& work_tile : plan.work_tiles) {
       rows_.push_back({tiles_cost(plan, work_tile), work_tile.num_tiles,
-                       rows_of(plan, work_tile.batch, work_tile.q_tile)});
+                       rows_of(header, work_tile.batch, work_tile.q_tile)});
       longest_ = std::max(longest_, work_tile.num_tiles);
     }
   }
@@ -197,31 +199,39 @@ SplitRun split_run_of(std::int32_t num_tiles, std::int32_t num_split_runs, std::
   return {index * size + std::min(index, larger), size + (index < larger ? 1 : 0)};
 }
 
-double combine_tiles(const AttentionPlan& plan) {
-  if (plan.is_closed_form()) {
-    if (plan.num_splits == 1) return 0;
-    std::int64_t num_queries = 0;
-    for (std::int64_t b = 0; b < plan.shape.batch; ++b) num_queries += plan.shape.q_len(b);
-    return kCombine +
-           kCombineRow * static_cast<double>(num_queries * plan.shape.heads_q * plan.num_splits);
-  }
+double combine_tiles(const PlanHeader& header, const ClosedFormPlan& plan) {
+  if (plan.num_splits == 1) return 0;
+  std::int64_t num_queries = 0;
+  for (std::int64_t b = 0; b < header.shape.batch; ++b) num_queries += header.shape.q_len(b);
+  return kCombine +
+         kCombineRow * static_cast<double>(num_queries * header.shape.heads_q * plan.num_splits);
+}
+
+double combine_tiles(const PlanHeader& /*header*/, const KvWorklist& /*lists*/) { return 0; }
+
+double combine_tiles(const PlanHeader& header, const SegmentPlan& plan) {
   double tiles = plan.split_rows.empty() ? 0 : kCombine;
   for (const SplitRow& row : plan.split_rows) {
-    tiles +=
-        kCombineRow * static_cast<double>(rows_of(plan, row.batch, row.q_tile) * row.num_partials);
+    tiles += kCombineRow *
+             static_cast<double>(rows_of(header, row.batch, row.q_tile) * row.num_partials);
   }
   return tiles;
 }
 
-double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers) {
+double predicted_tiles(const PlanHeader& header, const ClosedFormPlan& plan,
+                       std::int32_t num_workers) {
   std::vector<double> costs;
-  if (plan.is_closed_form()) {
-    for (const WorkTile& work_tile : closed_form_work_tiles(plan, closed_form_elements(plan))) {
-      costs.push_back(std::max(work_tile.num_tiles, 1) +
-                      (work_tile.partial == kWholeRow ? kWholeWorkTile : kSplitWorkTile));
-    }
-    return simulate_schedule(costs, num_workers).makespan_us + combine_tiles(plan);
+  for (const WorkTile& work_tile :
+       closed_form_work_tiles(header, plan, closed_form_elements(header, plan))) {
+    costs.push_back(std::max(work_tile.num_tiles, 1) +
+                    (work_tile.partial == kWholeRow ? kWholeWorkTile : kSplitWorkTile));
   }
+  return simulate_schedule(costs, num_workers).makespan_us + combine_tiles(header, plan);
+}
+
+double predicted_tiles(const PlanHeader& header, const SegmentPlan& plan,
+                       std::int32_t num_workers) {
+  std::vector<double> costs;
   costs.reserve(plan.work_tiles.size());
   for (const WorkTile& work_tile : plan.work_tiles) {
     if (work_tile.partial == kWholeRow) {
@@ -239,38 +249,39 @@ double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers) {
                         static_cast<double>(of_row) +
                     kSplitWorkTile);
   }
-  return simulate_schedule(costs, num_workers).makespan_us + combine_tiles(plan);
+  return simulate_schedule(costs, num_workers).makespan_us + combine_tiles(header, plan);
 }
 
-std::int32_t closed_form_splits(const AttentionPlan& plan, std::int32_t num_workers) {
+std::int32_t closed_form_splits(const PlanHeader& header, const ClosedFormPlan& plan,
+                                std::int32_t num_workers) {
   std::int32_t longest = 0;
   std::int64_t num_tiles = 0;  // of one set of heads
-  for (const ClosedFormElement& element : closed_form_elements(plan)) {
-    for (std::int64_t i = 0; i < ceil_div(element.num_rows, plan.tile.block_q); ++i) {
-      const std::int32_t of_row = walk_of(element, plan.tile, i).num_tiles();
+  for (const ClosedFormElement& element : closed_form_elements(header, plan)) {
+    for (std::int64_t i = 0; i < ceil_div(element.num_rows, header.tile.block_q); ++i) {
+      const std::int32_t of_row = walk_of(element, header.tile, i).num_tiles();
       longest = std::max(longest, of_row);
       num_tiles += of_row;
     }
   }
-  AttentionPlan tried = plan;
+  ClosedFormPlan tried = plan;
   tried.num_splits = 1;
-  const std::int64_t num_work_tiles = tried.num_work_tiles();
+  const std::int64_t num_work_tiles = count_work_tiles(header, tried);
   if (num_work_tiles == 0 || num_work_tiles >= kMostRounds * num_workers) return 1;
   const std::int64_t most = std::min<std::int64_t>(
       longest / kLeastPartTiles, num_workers * kMostPartialsPerWorker / num_work_tiles);
-  const double whole = predicted_tiles(tried, num_workers);
+  const double whole = predicted_tiles(header, tried, num_workers);
   double best = whole * (1 - kLeastGain);
   std::int32_t best_splits = 1;
   const std::int64_t num_sets =
-      plan.shape.heads_kv * ceil_div(plan.shape.group_size(), plan.heads_per_tile);
+      header.shape.heads_kv * ceil_div(header.shape.group_size(), header.heads_per_tile);
   for (std::int32_t splits = 2; splits <= most; ++splits) {
     tried.num_splits = splits;
     const double perfect = (static_cast<double>(num_tiles * num_sets) +
                             kSplitWorkTile * static_cast<double>(num_work_tiles * splits)) /
                                num_workers +
-                           combine_tiles(tried);
+                           combine_tiles(header, tried);
     if (perfect >= best) break;
-    const double predicted = predicted_tiles(tried, num_workers);
+    const double predicted = predicted_tiles(header, tried, num_workers);
     if (predicted >= best) continue;
     best = predicted;
     best_splits = splits;
@@ -278,9 +289,9 @@ std::int32_t closed_form_splits(const AttentionPlan& plan, std::int32_t num_work
   return best_splits;
 }
 
-void split_rows(AttentionPlan& plan, std::span<const std::size_t> l2_groups,
-                std::int32_t num_workers) {
-  Splitter splitter(plan, l2_groups, num_workers);
+void split_rows(const PlanHeader& header, std::span<const std::size_t> l2_groups,
+                std::int32_t num_workers, SegmentPlan& plan) {
+  Splitter splitter(header, plan, l2_groups, num_workers);
   const std::int32_t largest = splitter.best_size();
   if (largest == 0) return;
   struct Ranked {
@@ -315,13 +326,14 @@ void split_rows(AttentionPlan& plan, std::span<const std::size_t> l2_groups,
   plan.work_tiles = std::move(work_tiles);
 }
 
-std::int64_t num_partials(const AttentionPlan& plan) {
-  if (plan.is_closed_form()) {
-    if (plan.num_splits == 1) return 0;
-    const std::int64_t sets = ceil_div(plan.shape.group_size(), plan.heads_per_tile);
-    return plan.shape.batch * ceil_div(plan.shape.max_q_len(), plan.tile.block_q) *
-           plan.shape.heads_kv * sets * plan.num_splits;
-  }
+std::int64_t num_partials(const PlanHeader& header, const ClosedFormPlan& plan) {
+  if (plan.num_splits == 1) return 0;
+  const std::int64_t sets = ceil_div(header.shape.group_size(), header.heads_per_tile);
+  return header.shape.batch * ceil_div(header.shape.max_q_len(), header.tile.block_q) *
+         header.shape.heads_kv * sets * plan.num_splits;
+}
+
+std::int64_t num_partials(const SegmentPlan& plan) {
   std::int64_t sum = 0;
   for (const SplitRow& row : plan.split_rows) sum += row.num_partials;
   return sum;

@@ -36,15 +36,20 @@ struct SplitRun {
 SplitRun split_run_of(std::int32_t num_tiles, std::int32_t num_split_runs, std::int32_t index);
 
 /// Predicted time of combining the split rows of a plan, in full tiles; 0 if no row is split.
-double combine_tiles(const AttentionPlan& plan);
+double combine_tiles(const PlanHeader& header, const SegmentPlan& plan);
+double combine_tiles(const PlanHeader& header, const ClosedFormPlan& plan);
+double combine_tiles(const PlanHeader& header, const KvWorklist& lists);
 
 /// Predicted time, in full tiles, of a plan's work tiles on `num_workers` workers, each of which
 /// takes the next work tile when it is free, and of combining the split rows.
-double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers);
+double predicted_tiles(const PlanHeader& header, const SegmentPlan& plan, std::int32_t num_workers);
+double predicted_tiles(const PlanHeader& header, const ClosedFormPlan& plan,
+                       std::int32_t num_workers);
 
 /// Number of parts into which each row of a closed-form plan is split, by the same prediction; 1 if
 /// splitting gains less than 3 %.
-std::int32_t closed_form_splits(const AttentionPlan& plan, std::int32_t num_workers);
+std::int32_t closed_form_splits(const PlanHeader& header, const ClosedFormPlan& plan,
+                                std::int32_t num_workers);
 
 /// Splits rows of `plan`, whose work tiles are whole, if that reduces predicted_tiles by at least
 /// 3 %; otherwise leaves the plan as it is. The work tiles of group i of heads in L2, which are
@@ -52,10 +57,11 @@ std::int32_t closed_form_splits(const AttentionPlan& plan, std::int32_t num_work
 ///
 /// Cost: O(work tiles log workers) if workers are busy anyway. Otherwise the same for each part
 /// size that is tried, some dozens at most.
-void split_rows(AttentionPlan& plan, std::span<const std::size_t> l2_groups,
-                std::int32_t num_workers);
+void split_rows(const PlanHeader& header, std::span<const std::size_t> l2_groups,
+                std::int32_t num_workers, SegmentPlan& plan);
 
 /// Partial results that a launch of the plan leaves in its workspace.
-std::int64_t num_partials(const AttentionPlan& plan);
+std::int64_t num_partials(const SegmentPlan& plan);
+std::int64_t num_partials(const PlanHeader& header, const ClosedFormPlan& plan);
 
 }  // namespace fdma

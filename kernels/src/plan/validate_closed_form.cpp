@@ -1,12 +1,12 @@
 // Validates a closed-form plan: closed forms within the bounds that arithmetic in 32 bits needs,
-// documents in order, no parts of a plan with segments, and the counts of its own tiles.
+// documents in order, and the counts of its own tiles.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "fdma/kernels/plan.hpp"
 #include "plan/closed_form.hpp"
+#include "plan/forms.hpp"
 
 namespace fdma {
 namespace {
@@ -20,7 +20,7 @@ Result<void> check_field(std::size_t index, std::string_view name, std::int64_t 
                            most, value));
 }
 
-Result<void> check_closed_form(const AttentionPlan& plan, std::size_t index) {
+Result<void> check_closed_form(const ClosedFormPlan& plan, std::size_t index) {
   const ClosedFormMask& f = plan.closed_forms[index];
   const std::int64_t far = kClosedFormUnbounded;
   FDMA_TRY_VOID(
@@ -50,8 +50,8 @@ Result<void> check_closed_form(const AttentionPlan& plan, std::size_t index) {
 
 }  // namespace
 
-Result<void> validate_closed_form(const AttentionPlan& plan) {
-  const AttentionShape& shape = plan.shape;
+Result<void> validate(const PlanHeader& header, const ClosedFormPlan& plan) {
+  const AttentionShape& shape = header.shape;
   if (plan.closed_forms.size() != 1 &&
       static_cast<std::int64_t>(plan.closed_forms.size()) != shape.batch) {
     return wrong(fmt::format("closed_forms: expected 1 or {} (batch), got {}", shape.batch,
@@ -63,25 +63,17 @@ Result<void> validate_closed_form(const AttentionPlan& plan) {
   }
   for (std::size_t i = 0; i < plan.closed_forms.size(); ++i)
     FDMA_TRY_VOID(check_closed_form(plan, i));
-  if (!plan.work_tiles.empty() || !plan.split_rows.empty() || !plan.segments.empty() ||
-      !plan.bitmaps.empty() || plan.row_offsets.size() != 1 || !plan.row_intervals.empty() ||
-      !plan.column_tables.empty() || !plan.column_offsets.empty() ||
-      !plan.column_intervals.empty() || !plan.kv_index_lists.empty() ||
-      !plan.kv_index_entries.empty() || !plan.kv_permutations.empty() ||
-      !plan.permuted_keys.empty() || !plan.permutation_of.empty()) {
-    return wrong("work_tiles: a closed-form plan has masks and borders only");
-  }
   if (plan.num_splits < 1) {
     return wrong(fmt::format("num_splits: expected at least 1, got {}", plan.num_splits));
   }
-  if (plan.is_backward() && plan.num_splits > 1) {
+  if (header.is_backward() && plan.num_splits > 1) {
     return wrong(fmt::format("num_splits: expected 1 in a backward plan, got {}", plan.num_splits));
   }
   if (plan.heads_in_l2 < 1 || plan.heads_in_l2 > shape.heads_kv) {
     return wrong(
         fmt::format("heads_in_l2: expected 1 to {}, got {}", shape.heads_kv, plan.heads_in_l2));
   }
-  if (count_closed_form_tiles(plan) != plan.counts) {
+  if (count_closed_form_tiles(header, plan) != header.counts) {
     return wrong("counts: they differ from those of the masks");
   }
   return {};

@@ -12,9 +12,9 @@ namespace {
 Error wrong(std::string message) { return Error{ErrorCode::internal, std::move(message)}; }
 
 // Computes the last key of each kv permutation.
-Result<void> check_each_permutation(const AttentionPlan& plan,
+Result<void> check_each_permutation(const PlanHeader& header, const SegmentPlan& plan,
                                     std::vector<std::int64_t>& last_keys) {
-  const AttentionShape& shape = plan.shape;
+  const AttentionShape& shape = header.shape;
   const auto num_keys = static_cast<std::int64_t>(plan.permuted_keys.size());
   std::vector<bool> is_there;
   for (std::size_t i = 0; i < plan.kv_permutations.size(); ++i) {
@@ -40,8 +40,9 @@ Result<void> check_each_permutation(const AttentionPlan& plan,
 }
 
 // Checks that the keys of a permutation exist in every element that uses it.
-Result<void> check_uses(const AttentionPlan& plan, const std::vector<std::int64_t>& last_keys) {
-  const AttentionShape& shape = plan.shape;
+Result<void> check_uses(const PlanHeader& header, const SegmentPlan& plan,
+                        const std::vector<std::int64_t>& last_keys) {
+  const AttentionShape& shape = header.shape;
   const auto num_heads = plan.kv_permutations.empty() ? 0 : shape.batch * shape.heads_kv;
   if (static_cast<std::int64_t>(plan.permutation_of.size()) != num_heads) {
     return wrong(fmt::format("permutation_of: expected {} entries, got {}", num_heads,
@@ -65,7 +66,7 @@ Result<void> check_uses(const AttentionPlan& plan, const std::vector<std::int64_
 
 }  // namespace
 
-Result<void> check_kv_index_arrays(const AttentionPlan& plan) {
+Result<void> check_kv_index_arrays(const SegmentPlan& plan) {
   if (plan.kv_index_entries.size() % kKvIndexAlignment != 0) {
     return wrong(fmt::format("kv_index_entries: expected a multiple of {}, got {}",
                              kKvIndexAlignment, plan.kv_index_entries.size()));
@@ -84,8 +85,8 @@ Result<void> check_kv_index_arrays(const AttentionPlan& plan) {
   return {};
 }
 
-Result<void> check_kv_index_list(const AttentionPlan& plan, std::int64_t index,
-                                 std::int64_t num_rows, std::int64_t kv_len) {
+Result<void> check_kv_index_list(const SegmentPlan& plan, std::int64_t index, std::int64_t num_rows,
+                                 std::int64_t kv_len) {
   const KvIndexList& list = plan.kv_index_lists[static_cast<std::size_t>(index)];
   for (std::int32_t i = 0; i < list.num_entries; ++i) {
     const KvIndexEntry& entry =
@@ -115,10 +116,10 @@ Result<void> check_kv_index_list(const AttentionPlan& plan, std::int64_t index,
   return {};
 }
 
-Result<void> check_permutations(const AttentionPlan& plan) {
+Result<void> check_permutations(const PlanHeader& header, const SegmentPlan& plan) {
   std::vector<std::int64_t> last_keys;
-  FDMA_TRY_VOID(check_each_permutation(plan, last_keys));
-  return check_uses(plan, last_keys);
+  FDMA_TRY_VOID(check_each_permutation(header, plan, last_keys));
+  return check_uses(header, plan, last_keys);
 }
 
 }  // namespace fdma

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "plan/forms.hpp"
 #include "plan/make_kv_worklist.hpp"
 
 namespace fdma {
@@ -15,14 +16,11 @@ Error wrong(std::string message) { return Error{ErrorCode::internal, std::move(m
 
 class ListChecker {
  public:
-  explicit ListChecker(const AttentionPlan& plan) : plan_(plan), lists_(plan.kv_worklist) {}
+  ListChecker(const PlanHeader& header, const KvWorklist& lists) : header_(header), lists_(lists) {}
 
   Result<void> run() {
-    if (!plan_.backend.traits().has_kv_worklists || !plan_.is_backward() ||
-        !plan_.work_tiles.empty() || plan_.is_closed_form()) {
-      return wrong(
-          "kv_worklist: expected a backward plan of a backend that has them, without work tiles or "
-          "closed forms");
+    if (!header_.backend.traits().has_kv_worklists || !header_.is_backward()) {
+      return wrong("kv_worklist: expected a backward plan of a backend that has them");
     }
     if (lists_.keys.size() % static_cast<std::size_t>(kWorklistTile) != 0) {
       return wrong(fmt::format("kv_worklist.keys: {} is no multiple of {}", lists_.keys.size(),
@@ -31,7 +29,7 @@ class ListChecker {
     FDMA_TRY_VOID(check_keys());
     for (std::size_t i = 0; i < lists_.work_tiles.size(); ++i) FDMA_TRY_VOID(check_work_tile(i));
     FDMA_TRY_VOID(check_parts());
-    if (count_kv_worklist(plan_) != plan_.counts) {
+    if (count_kv_worklist(header_.shape, lists_) != header_.counts) {
       return wrong("counts: they differ from those of the lists");
     }
     return {};
@@ -39,7 +37,7 @@ class ListChecker {
 
  private:
   Result<void> check_keys() const {
-    const std::int64_t q_len = plan_.shape.max_q_len(), kv_len = plan_.shape.max_kv_len();
+    const std::int64_t q_len = header_.shape.max_q_len(), kv_len = header_.shape.max_kv_len();
     for (std::size_t i = 0; i < lists_.keys.size(); ++i) {
       const WorklistEntry& each = lists_.keys[i];
       const bool is_padding = each == WorklistEntry{-1, 0, 0, kNoAccum};
@@ -55,7 +53,7 @@ class ListChecker {
 
   Result<void> check_work_tile(std::size_t index) {
     const KvWorkTile& work_tile = lists_.work_tiles[index];
-    const AttentionShape& shape = plan_.shape;
+    const AttentionShape& shape = header_.shape;
     const auto fail = [index](const std::string& message) {
       return wrong(fmt::format("kv_worklist.work_tiles[{}]: {}", index, message));
     };
@@ -158,12 +156,14 @@ class ListChecker {
     return key.key >= 0 && work_tile.first_accum_row >= 0 && key.accum_row >= 0;
   }
 
-  const AttentionPlan& plan_;
+  const PlanHeader& header_;
   const KvWorklist& lists_;
 };
 
 }  // namespace
 
-Result<void> validate_kv_worklist(const AttentionPlan& plan) { return ListChecker(plan).run(); }
+Result<void> validate(const PlanHeader& header, const KvWorklist& lists) {
+  return ListChecker(header, lists).run();
+}
 
 }  // namespace fdma

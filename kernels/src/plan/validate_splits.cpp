@@ -13,30 +13,31 @@ Error wrong(std::string message) { return Error{ErrorCode::internal, std::move(m
 
 }  // namespace
 
-RowCover::RowCover(const AttentionPlan& plan)
-    : plan_(plan),
+RowCover::RowCover(const PlanHeader& header, const SegmentPlan& plan)
+    : header_(header),
+      plan_(plan),
       sets_of_group_(
-          static_cast<std::int32_t>(ceil_div(plan.shape.group_size(), plan.heads_per_tile))),
-      first_of_batch_(static_cast<std::size_t>(plan.shape.batch) + 1, 0) {
-  for (std::int64_t b = 0; b < plan.shape.batch; ++b) {
+          static_cast<std::int32_t>(ceil_div(header.shape.group_size(), header.heads_per_tile))),
+      first_of_batch_(static_cast<std::size_t>(header.shape.batch) + 1, 0) {
+  for (std::int64_t b = 0; b < header.shape.batch; ++b) {
     const auto i = static_cast<std::size_t>(b);
     first_of_batch_[i + 1] =
-        first_of_batch_[i] + std::int64_t{plan.shape.heads_kv} * sets_of_group_ *
-                                 ceil_div(plan.row_len(b), plan.mask_tile().block_q);
+        first_of_batch_[i] + std::int64_t{header.shape.heads_kv} * sets_of_group_ *
+                                 ceil_div(header.row_len(b), header.mask_tile().block_q);
   }
 }
 
 std::size_t RowCover::place_of(std::int32_t batch, std::int32_t head, std::int32_t q_tile) const {
-  const std::int32_t group = plan_.shape.group_size();
+  const std::int32_t group = header_.shape.group_size();
   const std::int64_t set =
-      std::int64_t{head / group} * sets_of_group_ + head % group / plan_.heads_per_tile;
-  const std::int64_t tiles = ceil_div(plan_.row_len(batch), plan_.mask_tile().block_q);
+      std::int64_t{head / group} * sets_of_group_ + head % group / header_.heads_per_tile;
+  const std::int64_t tiles = ceil_div(header_.row_len(batch), header_.mask_tile().block_q);
   return static_cast<std::size_t>(first_of_batch_[static_cast<std::size_t>(batch)] + set * tiles +
                                   q_tile);
 }
 
 bool RowCover::is_first_head(std::int32_t head) const {
-  return head % plan_.shape.group_size() % plan_.heads_per_tile == 0;
+  return head % header_.shape.group_size() % header_.heads_per_tile == 0;
 }
 
 Result<void> RowCover::check_split_rows() {
@@ -47,9 +48,9 @@ Result<void> RowCover::check_split_rows() {
     const auto fail = [i](const std::string& message) {
       return wrong(fmt::format("split_rows[{}]: {}", i, message));
     };
-    if (row.batch < 0 || row.batch >= plan_.shape.batch || row.head < 0 ||
-        row.head >= plan_.shape.heads_q || !is_first_head(row.head) || row.q_tile < 0 ||
-        row.q_tile >= ceil_div(plan_.shape.q_len(row.batch), plan_.tile.block_q)) {
+    if (row.batch < 0 || row.batch >= header_.shape.batch || row.head < 0 ||
+        row.head >= header_.shape.heads_q || !is_first_head(row.head) || row.q_tile < 0 ||
+        row.q_tile >= ceil_div(header_.shape.q_len(row.batch), header_.tile.block_q)) {
       return fail(fmt::format("batch {} head {} q_tile {} is no tile row", row.batch, row.head,
                               row.q_tile));
     }
@@ -83,7 +84,7 @@ Result<void> RowCover::add(std::size_t index, std::int64_t row_tiles) {
                              work_tile.batch, work_tile.head, work_tile.q_tile, message));
   };
   if (!is_first_head(work_tile.head)) {
-    return fail(fmt::format("is not the first head of {}", plan_.heads_per_tile));
+    return fail(fmt::format("is not the first head of {}", header_.heads_per_tile));
   }
   std::int32_t& at = split_row_of_[place_of(work_tile.batch, work_tile.head, work_tile.q_tile)];
   if (at < 0) {

@@ -11,11 +11,11 @@ namespace fdma {
 /// Checks, work tile by work tile, that every (batch, head set, query tile) occurs once, and that
 /// work tiles of a split row write its partials and walk its tiles in their order.
 ///
-/// Owner       borrows the plan, whose shape and tile are valid
+/// Owner       borrows header and plan; shape and tile are valid
 /// Cost        O(work tiles + rows)
 class RowCover {
  public:
-  explicit RowCover(const AttentionPlan& plan);
+  RowCover(const PlanHeader& header, const SegmentPlan& plan);
 
   /// Called before any work tile. Returns an internal error that names the first wrong split row.
   Result<void> check_split_rows();
@@ -37,7 +37,8 @@ class RowCover {
   std::size_t place_of(std::int32_t batch, std::int32_t head, std::int32_t q_tile) const;
   bool is_first_head(std::int32_t head) const;
 
-  const AttentionPlan& plan_;
+  const PlanHeader& header_;
+  const SegmentPlan& plan_;
   std::int32_t sets_of_group_;
   std::vector<std::int64_t> first_of_batch_;
   std::vector<std::int32_t> split_row_of_;  ///< by place: an index, kWhole or kSeen

@@ -29,6 +29,7 @@
 #include "arrays/unwritten_rows.hpp"
 #include "attention/held_plan.hpp"
 #include "bindings.hpp"
+#include "fdma/base/overloads.hpp"
 #include "fdma/kernels/backends.hpp"
 #include "fdma/kernels/plan.hpp"
 
@@ -368,14 +369,18 @@ void bind_attention(nb::module_& module) {
           "for each of them.")
       .def_prop_ro("num_work_tiles", &AttentionPlan::num_work_tiles, "The number of work tiles.")
       .def_prop_ro(
-          "num_split_rows", [](const AttentionPlan& plan) { return plan.split_rows.size(); },
+          "num_split_rows",
+          [](const AttentionPlan& plan) {
+            return std::visit(
+                Overloads{[](const SegmentPlan& form) { return form.split_rows.size(); },
+                          [](const ClosedFormPlan&) { return std::size_t{0}; },
+                          [](const KvWorklist&) { return std::size_t{0}; }},
+                plan.form);
+          },
           "The number of query tiles whose keys are split over several work tiles.")
       .def_prop_ro(
           "form",
-          [](const AttentionPlan& plan) {
-            return std::string(
-                to_string(plan.is_closed_form() ? PlanForm::parametric : PlanForm::segments));
-          },
+          [](const AttentionPlan& plan) { return std::string(to_string(plan.planned_form())); },
           "How the plan holds the mask: 'segments' or 'parametric'.")
       .def_prop_ro(
           "direction",

@@ -10,9 +10,12 @@
 #include "device_array.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "fdma/kernels/segment_iterator.hpp"
+#include "plan/plan_forms.hpp"
 
 namespace fdma {
 namespace {
+
+using testing::segments_of;
 
 using gpu_test::DeviceArray;
 
@@ -36,17 +39,17 @@ __global__ void walk_work_tiles(const WorkTile* work_tiles, std::int64_t num_wor
 std::string compare_walks(const AttentionPlan& plan, std::int64_t& num_compared) {
   std::vector<TileStep> wanted;
   std::vector<std::int64_t> first_step{0};
-  for (const WorkTile& work_tile : plan.work_tiles) {
+  for (const WorkTile& work_tile : segments_of(plan).work_tiles) {
     TileStep step;
-    for (SegmentIterator it(plan.segments.data(), work_tile); it.next(step);)
+    for (SegmentIterator it(segments_of(plan).segments.data(), work_tile); it.next(step);)
       wanted.push_back(step);
     first_step.push_back(static_cast<std::int64_t>(wanted.size()));
   }
-  const DeviceArray<WorkTile> work_tiles(plan.work_tiles);
-  const DeviceArray<PlanSegment> segments(plan.segments);
-  const DeviceArray<std::int64_t> offsets(first_step), counts(plan.work_tiles.size());
+  const DeviceArray<WorkTile> work_tiles(segments_of(plan).work_tiles);
+  const DeviceArray<PlanSegment> segments(segments_of(plan).segments);
+  const DeviceArray<std::int64_t> offsets(first_step), counts(segments_of(plan).work_tiles.size());
   const DeviceArray<TileStep> steps(wanted.size());
-  const auto num_work_tiles = static_cast<std::int64_t>(plan.work_tiles.size());
+  const auto num_work_tiles = static_cast<std::int64_t>(segments_of(plan).work_tiles.size());
   if (num_work_tiles > 0) {
     walk_work_tiles<<<static_cast<unsigned>(ceil_div(num_work_tiles, 128)), 128>>>(
         work_tiles.data(), num_work_tiles, segments.data(), offsets.data(), steps.data(),
@@ -55,7 +58,7 @@ std::string compare_walks(const AttentionPlan& plan, std::int64_t& num_compared)
   }
   const std::vector<TileStep> got = steps.to_host();
   const std::vector<std::int64_t> got_counts = counts.to_host();
-  for (std::size_t i = 0; i < plan.work_tiles.size(); ++i) {
+  for (std::size_t i = 0; i < segments_of(plan).work_tiles.size(); ++i) {
     if (got_counts[i] != first_step[i + 1] - first_step[i])
       return "work tile " + std::to_string(i) + ": another number of tiles";
     for (auto s = static_cast<std::size_t>(first_step[i]);

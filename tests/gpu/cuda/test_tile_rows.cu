@@ -16,6 +16,7 @@
 #include "device_array.hpp"
 #include "gpu_fixture.hpp"
 #include "plan/closed_form.hpp"
+#include "plan/plan_forms.hpp"
 #include "sm90/forward/mask_fragments.cuh"
 
 namespace fdma {
@@ -200,7 +201,8 @@ TEST(TileRowsOnDevice, AreThoseOfTheHostInEitherDirection) {
     gpu_test::require(sm90::order_tile_rows(arrays, lengths, static_cast<int>(shape.batch),
                                             rows.data(), counter.data(), nullptr),
                       "order_tile_rows");
-    const std::vector<ClosedFormElement> elements = closed_form_elements(*plan, call);
+    const std::vector<ClosedFormElement> elements =
+        closed_form_elements(*plan, testing::closed_forms_of(*plan), call);
     ASSERT_EQ(row_error(arrays, rows.to_host(), elements, plan->mask_tile()), "") << seed;
     ASSERT_EQ(is_backward ? fragment_error<true>(arrays, lengths, rows, elements)
                           : fragment_error<false>(arrays, lengths, rows, elements),

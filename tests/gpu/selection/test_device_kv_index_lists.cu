@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "dynamic_mask/device_kv_index_lists.hpp"
@@ -353,15 +354,16 @@ TEST(DeviceLists, EqualThoseOfTheHostsPlans) {
   }
   const std::vector<TileRoom> rooms = tile_rooms(causal, kWidth, 128);
   Made made = lists_on_gpu(c, 232);
-  ASSERT_EQ(made.lists.size(), plan->kv_index_lists.size());
+  const auto& segments = std::get<SegmentPlan>(plan->form);
+  ASSERT_EQ(made.lists.size(), segments.kv_index_lists.size());
   for (std::size_t i = 0; i < made.lists.size(); ++i) {
-    const KvIndexList& list = plan->kv_index_lists[i];
+    const KvIndexList& list = segments.kv_index_lists[i];
     ASSERT_EQ(made.lists[i].num_full, list.num_full);
     put_in_order(made.lists[i]);
     ASSERT_EQ(made.lists[i].entries,
               std::vector<KvIndexEntry>(
-                  plan->kv_index_entries.begin() + list.first_entry,
-                  plan->kv_index_entries.begin() + list.first_entry + list.num_entries));
+                  segments.kv_index_entries.begin() + list.first_entry,
+                  segments.kv_index_entries.begin() + list.first_entry + list.num_entries));
     EXPECT_LE(list.num_entries, rooms[i].num_entries);
   }
 }

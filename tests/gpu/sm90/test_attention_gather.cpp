@@ -9,6 +9,7 @@
 #include "backend/backend_cases.hpp"
 #include "backend/scattered_cases.hpp"
 #include "gpu_fixture.hpp"
+#include "plan/plan_forms.hpp"
 #include "sm90/forward/attention_forward.hpp"
 
 namespace fdma {
@@ -19,6 +20,7 @@ using testing::BackendAttentionCase;
 using testing::CaseChoice;
 using testing::CaseHeads;
 using testing::MaskCase;
+using testing::segments_of;
 
 CaseChoice gathering(std::int32_t head_dim, DType dtype) {
   CaseChoice choice;
@@ -242,7 +244,7 @@ TEST(GatherOnGpu, IsAccurateWhereRowsAreSplit) {
       choice.rows_per_head = 16;
       BackendAttentionCase test_case(fixture, mask, {1, heads_q, 2}, choice);
       EXPECT_GT(test_case.plan().counts.gather_chunks, 0);
-      EXPECT_GT(test_case.plan().split_rows.size(), 0u);
+      EXPECT_GT(segments_of(test_case.plan()).split_rows.size(), 0u);
       const auto ran = test_case.run();
       ASSERT_TRUE(ran) << ran.error().message;
       EXPECT_EQ(test_case.check(), "");
@@ -285,10 +287,10 @@ std::string check_device_lists(const MaskCase& mask, const CaseChoice& choice, i
   BackendAttentionCase test_case(fixture, mask, {1, 2, 2}, choice);
   AttentionPlan plan = test_case.plan();
   // Work tiles and segments state at least one and a half index tiles more than the lists have.
-  for (PlanSegment& segment : plan.segments) {
+  for (PlanSegment& segment : segments_of(plan).segments) {
     if (segment.kind == PlanSegmentKind::gather) segment.end_tile += 2;
   }
-  for (WorkTile& work_tile : plan.work_tiles) work_tile.num_tiles += 2;
+  for (WorkTile& work_tile : segments_of(plan).work_tiles) work_tile.num_tiles += 2;
   std::vector<sm90::KvIndexListOnDevice> lists;
   std::vector<std::int32_t> keys;
   std::vector<uchar2> rows;
@@ -298,8 +300,8 @@ std::string check_device_lists(const MaskCase& mask, const CaseChoice& choice, i
         {static_cast<unsigned char>(entry.row_begin), static_cast<unsigned char>(entry.row_end)});
   };
   bool is_any_shared = false;
-  for (const KvIndexList& list : plan.kv_index_lists) {
-    const auto begin = plan.kv_index_entries.begin() + list.first_entry;
+  for (const KvIndexList& list : segments_of(plan).kv_index_lists) {
+    const auto begin = segments_of(plan).kv_index_entries.begin() + list.first_entry;
     const std::int32_t shared = std::min(num_shared, list.num_full / 128 * 128);
     is_any_shared |= shared > 0;
     const auto shared_at = static_cast<std::int64_t>(keys.size());
@@ -316,8 +318,8 @@ std::string check_device_lists(const MaskCase& mask, const CaseChoice& choice, i
   const gpu_test::DeviceArray<sm90::KvIndexListOnDevice> d_lists(lists);
   const gpu_test::DeviceArray<std::int32_t> d_keys(keys);
   const gpu_test::DeviceArray<uchar2> d_rows(rows);
-  plan.kv_index_lists.clear();
-  plan.kv_index_entries.clear();
+  segments_of(plan).kv_index_lists.clear();
+  segments_of(plan).kv_index_entries.clear();
   const auto device_plan = sm90::upload(plan, nullptr);
   if (!device_plan) return device_plan.error().message;
   const gpu_test::Workspace workspace(sm90::forward_workspace_bytes(**device_plan));

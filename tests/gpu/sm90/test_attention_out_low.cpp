@@ -9,6 +9,7 @@
 #include "backend/backend_cases.hpp"
 #include "backend/scattered_cases.hpp"
 #include "gpu_fixture.hpp"
+#include "plan/plan_forms.hpp"
 
 namespace fdma {
 namespace {
@@ -77,8 +78,8 @@ TEST(OutLowOnGpu, IsThatOfSplitRows) {
       GpuFixture fixture;
       const MaskCase mask = band(q_len, kv_len);
       const CaseHeads case_heads{1, heads, heads};
-      EXPECT_FALSE(
-          BackendAttentionCase(fixture, mask, case_heads, choice).plan().split_rows.empty());
+      const BackendAttentionCase test_case(fixture, mask, case_heads, choice);
+      EXPECT_FALSE(testing::segments_of(test_case.plan()).split_rows.empty());
       expect_exact(mask, case_heads, choice);
     }
   }

@@ -9,9 +9,12 @@
 #include "backend/backend_cases.hpp"
 #include "backend/scattered_cases.hpp"
 #include "gpu_fixture.hpp"
+#include "plan/plan_forms.hpp"
 
 namespace fdma {
 namespace {
+
+using testing::worklist_of;
 
 TEST(AttentionSanitized, EveryKindOfSegment) {
   FDMA_SKIP_WITHOUT_HOPPER();
@@ -128,7 +131,7 @@ TEST(AttentionSanitized, GradientsOverListedKeys) {
       backward.columns = ColumnMode::reorder;
       backward.deterministic = is_deterministic;
       testing::BackendBackwardCase test_case(fixture, mask, {1, 16, 1}, choice, backward);
-      EXPECT_FALSE(test_case.plan().kv_worklist.accum_keys.empty());
+      EXPECT_FALSE(worklist_of(test_case.plan()).accum_keys.empty());
       const auto ran = test_case.run();
       ASSERT_TRUE(ran) << ran.error().message;
       EXPECT_EQ(test_case.check(), "") << head_dim;

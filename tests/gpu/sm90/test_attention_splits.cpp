@@ -11,6 +11,7 @@
 #include "backend/backend_cases.hpp"
 #include "cuda/partials.hpp"
 #include "gpu_fixture.hpp"
+#include "plan/plan_forms.hpp"
 
 namespace fdma {
 namespace {
@@ -27,12 +28,13 @@ using testing::CaseChoice;
 using testing::CaseHeads;
 using testing::Layout;
 using testing::MaskCase;
+using testing::segments_of;
 
 constexpr BlockShape kTile{128, 128};
 
 std::int32_t num_partials(const AttentionPlan& plan) {
   std::int32_t sum = 0;
-  for (const SplitRow& row : plan.split_rows) sum += row.num_partials;
+  for (const SplitRow& row : segments_of(plan).split_rows) sum += row.num_partials;
   return sum;
 }
 
@@ -58,9 +60,9 @@ void expect_all_ways(const MaskCase& mask, const CaseHeads& heads, CaseChoice ch
       choice.pack = pack;
       BackendAttentionCase test_case(fixture, mask, heads, choice);
       if (split == SplitMode::never) {
-        EXPECT_TRUE(test_case.plan().split_rows.empty());
+        EXPECT_TRUE(segments_of(test_case.plan()).split_rows.empty());
       } else if (is_split) {
-        EXPECT_FALSE(test_case.plan().split_rows.empty());
+        EXPECT_FALSE(segments_of(test_case.plan()).split_rows.empty());
       }
       const std::string where = fmt::format("{} heads {}/{}, {}", mask.name, heads.heads_q,
                                             heads.heads_kv, to_string(choice));
@@ -85,7 +87,7 @@ TEST_P(DecodeOnGpu, IsAccurateForLongKeys) {
   choice.head_dim = group % 8 == 0 ? 128 : 64;
   choice.dtype = group % 2 == 0 ? DType::bfloat16 : DType::float16;
   BackendAttentionCase test_case(fixture, causal_case(q_len, 131071), {1, group, 1}, choice);
-  EXPECT_FALSE(test_case.plan().split_rows.empty());
+  EXPECT_FALSE(segments_of(test_case.plan()).split_rows.empty());
   EXPECT_EQ(test_case.plan().heads_per_tile == 1, group == 1);
   const auto ran = test_case.run();
   ASSERT_TRUE(ran) << ran.error().message;
@@ -184,9 +186,9 @@ TEST(AttentionSplits, StandBesideWholeRows) {
   choice.rows_per_head = 150;
   BackendAttentionCase test_case(fixture, mask, {1, 2, 2}, choice);
   const AttentionPlan& plan = test_case.plan();
-  EXPECT_EQ(plan.split_rows.size(), 2U);
+  EXPECT_EQ(segments_of(plan).split_rows.size(), 2U);
   EXPECT_TRUE(
-      std::any_of(plan.work_tiles.begin(), plan.work_tiles.end(),
+      std::any_of(segments_of(plan).work_tiles.begin(), segments_of(plan).work_tiles.end(),
                   [](const WorkTile& work_tile) { return work_tile.partial == kWholeRow; }));
   expect_all_ways(mask, {1, 2, 2}, choice, true);
 }
@@ -207,7 +209,7 @@ TEST(AttentionSplits, UseTheWorkspaceThatTheirPlanAsksFor) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuFixture fixture;
   BackendAttentionCase test_case(fixture, causal_case(3, 20000), {1, 8, 2}, {});
-  ASSERT_FALSE(test_case.plan().split_rows.empty());
+  ASSERT_FALSE(segments_of(test_case.plan()).split_rows.empty());
   const OwnedPlan plan = prepared(test_case.plan());
   const sm90::PartialLayout layout{128, num_partials(test_case.plan())};
   EXPECT_GE(plan->workspace_bytes(), 256 + layout.bytes());
@@ -229,7 +231,7 @@ TEST(AttentionSplits, GiveTheSameBitsInAGraphReplayedManyTimes) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuFixture fixture;
   BackendAttentionCase test_case(fixture, causal_case(1, 20000), {4, 8, 1}, {});
-  ASSERT_FALSE(test_case.plan().split_rows.empty());
+  ASSERT_FALSE(segments_of(test_case.plan()).split_rows.empty());
   ASSERT_TRUE(test_case.run());
   ASSERT_EQ(test_case.check(), "");
   const std::vector<unsigned char> wanted = test_case.result_bytes();

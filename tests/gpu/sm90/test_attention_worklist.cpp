@@ -12,6 +12,7 @@
 #include "backend/backend_cases.hpp"
 #include "backend/scattered_cases.hpp"
 #include "gpu_fixture.hpp"
+#include "plan/plan_forms.hpp"
 
 namespace fdma {
 namespace {
@@ -26,7 +27,9 @@ using testing::BackendBackwardCase;
 using testing::BackwardChoice;
 using testing::CaseChoice;
 using testing::CaseHeads;
+using testing::has_worklist;
 using testing::MaskCase;
+using testing::worklist_of;
 
 BackwardChoice listed() {
   BackwardChoice choice;
@@ -38,7 +41,7 @@ std::string listed_error(GpuFixture& fixture, const MaskCase& mask, const CaseHe
                          const CaseChoice& choice, const BackwardChoice& backward = listed()) {
   BackendBackwardCase test_case(fixture, mask, heads, choice, backward);
   const AttentionPlan& plan = test_case.plan();
-  if (!plan.has_worklist() && plan.counts.full_tiles + plan.counts.bitmap_tiles > 0) {
+  if (!has_worklist(plan) && plan.counts.full_tiles + plan.counts.bitmap_tiles > 0) {
     return mask.name + ": is not listed";
   }
   const auto ran = test_case.run();
@@ -93,7 +96,7 @@ TEST(BackwardOverKvWorklist, AddsUpWhatSegmentsOfQueriesGive) {
       choice.head_dim = head_dim;
       choice.has_bias = head_dim == 128;
       BackendBackwardCase test_case(fixture, mask, {1, 16, 1}, choice, listed());
-      EXPECT_FALSE(test_case.plan().kv_worklist.accum_keys.empty());
+      EXPECT_FALSE(worklist_of(test_case.plan()).accum_keys.empty());
       const auto ran = test_case.run();
       ASSERT_TRUE(ran) << ran.error().message;
       EXPECT_EQ(test_case.check(), "") << head_dim;
@@ -129,7 +132,7 @@ TEST(BackwardOverKvWorklist, IsCapturedIntoAGraphAndReplayed) {
   CaseChoice choice;
   choice.has_bias = true;
   BackendBackwardCase test_case(fixture, mask, {1, 4, 2}, choice, listed());
-  ASSERT_TRUE(test_case.plan().has_worklist());
+  ASSERT_TRUE(has_worklist(test_case.plan()));
   const OwnedStream stream;
   const OwnedPlan plan = prepared(test_case.plan(), stream.get());
   const Workspace workspace(*plan);
@@ -182,8 +185,10 @@ TEST(BackwardOverKvWorklist, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
       const CaseHeads heads[] = {{1, 12, 12}, {1, 16, 2}, {2, 6, 2}};
       BackendBackwardCase test_case(fixture, masks[i], heads[i % std::size(heads)], choice,
                                     backward);
-      num_worklist_entries += test_case.plan().has_worklist() ? 1 : 0;
-      num_accum_rows += test_case.plan().kv_worklist.accum_keys.size();
+      if (has_worklist(test_case.plan())) {
+        ++num_worklist_entries;
+        num_accum_rows += worklist_of(test_case.plan()).accum_keys.size();
+      }
       std::vector<unsigned char> bytes;
       for (const unsigned char poison : {0xff, 0x00, 0x41}) {
         const auto ran = test_case.run(poison);

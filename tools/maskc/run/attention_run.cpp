@@ -240,7 +240,7 @@ Json plan_json(const AttentionPlan& plan) {
   const PlanCounts& counts = plan.counts;
   return {{"backend", to_string(plan.backend)},
           {"tile", {{"q", plan.tile.block_q}, {"kv", plan.tile.block_kv}}},
-          {"form", to_string(plan.is_closed_form() ? PlanForm::parametric : PlanForm::segments)},
+          {"form", to_string(plan.planned_form())},
           {"num_items", plan.num_work_tiles()},
           {"full_tiles", counts.full_tiles},
           {"formula_tiles", counts.formula_tiles},

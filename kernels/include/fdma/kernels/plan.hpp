@@ -1,28 +1,23 @@
-// AttentionPlan: what will run. It holds the work tiles in the order in which workers take them,
-// and the segments that each of them walks.
-//
-// A plan keeps the closed form of the mask: segments belong to runs of tile rows that move in step,
-// and a work tile says how many steps it is into its run. Plan memory is therefore that of the mask
-// in tiles, plus 40 bytes for each (batch, head, query tile), plus the kv index lists.
+// AttentionPlan: what will run. A header, and one of the forms in which a plan holds its work.
 //
 // Backward plans are plans of the transposed mask: their rows are keys and their columns queries. A
 // work tile is then a key tile of a query head and its tiles are query tiles. What this file says
-// of rows and columns holds for both directions (AttentionPlan::mask_tile, row_len, column_len).
+// of rows and columns holds for both directions (PlanHeader::mask_tile, row_len, column_len).
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <vector>
+#include <string_view>
+#include <variant>
 
-#include "fdma/base/interval.hpp"
 #include "fdma/base/result.hpp"
 #include "fdma/formats/attention_shape.hpp"
 #include "fdma/formats/block_mask.hpp"
 #include "fdma/kernels/backends.hpp"
-#include "fdma/kernels/closed_form_mask.hpp"
+#include "fdma/kernels/closed_form_plan.hpp"
 #include "fdma/kernels/direction.hpp"
 #include "fdma/kernels/kv_worklist.hpp"
-#include "fdma/kernels/plan_arrays.hpp"
+#include "fdma/kernels/segment_plan.hpp"
 
 namespace fdma {
 
@@ -110,33 +105,11 @@ struct PlanCounts {
   friend bool operator==(const PlanCounts&, const PlanCounts&) = default;
 };
 
-/// What will run: a header and plain arrays, without tensor data.
+/// What every form of a plan has.
 ///
-/// Shapes      bitmaps         [num_bitmaps, words_per_bitmap] uint64
-///                             cpu: cell (r, c) is bit c * block_q + r, column by column
-///                             (mask_tile().block_q rows)
-///                             sm90: two 32-bit words for each of the 256 threads that compute the
-///                             tile; every mask row occurs once for each of the heads that share
-///                             the tile (bitmap_order.hpp)
-///             row_offsets     [num_row_panels * block_q + 1] int64, into row_intervals
-///             column_tables   [num_tables] int64: where each table begins in column_offsets; a
-///                             table has kv_len + 1 entries (with a kv permutation: num_keys + 1)
-///             column_offsets  int64, into column_intervals
-///             order_of        [batch * heads_kv] int32, or empty
-/// Invariants  every tile of every (batch, head set, query tile) is in exactly one work tile: in
-///             the one work tile of the query tile, or in one of those that its SplitRow lists
-///             segments of a work tile ascend and do not overlap (kv index lists aside)
-///             partials are those of the split rows; one work tile writes each
-///             backward: the work tiles of one key tile and the query heads of one KV head are
-///             adjacent, in the order of heads, including empty ones; work tiles
-///             [i * group_size, (i + 1) * group_size) are one group, whose gradients of k and v
-///             add up
-///             validate checks all of these
-/// Owner       owns its arrays (host)
-/// Cost        40 B a work tile, 20 B a split row, 24 B a segment
-///             8 B a word of a bitmap, 8 B an entry of a kv index list
-///             4 B a key of a kv permutation
-struct AttentionPlan {
+/// Invariants  shape and tile are valid; heads_per_tile is a power of two that the backend's tile
+///             allows, in backward plans 1; counts are those of the form (validate)
+struct PlanHeader {
   Backend backend = Backend::cpu;
   Direction direction = Direction::forward;
   BlockShape tile;  ///< queries and keys, in either direction
@@ -150,33 +123,7 @@ struct AttentionPlan {
   /// is smaller where heads_per_tile does not divide the group. Bitmaps, row panels and column
   /// tables of the plan hold for all heads of a tile.
   std::int32_t heads_per_tile = 1;
-  std::vector<WorkTile> work_tiles;
-  std::vector<SplitRow> split_rows;
-  std::vector<PlanSegment> segments;
-  std::vector<std::uint64_t> bitmaps;
-  std::vector<std::int64_t> row_offsets{0};
-  std::vector<Interval> row_intervals;
-  std::vector<std::int64_t> column_tables;
-  std::vector<std::int64_t> column_offsets;  ///< into column_intervals
-  std::vector<Interval> column_intervals;
-  std::vector<KvIndexList> kv_index_lists;
-  std::vector<KvIndexEntry> kv_index_entries;
-  std::vector<KvPermutation> kv_permutations;
-  std::vector<std::int32_t> permuted_keys;
-  std::vector<std::int32_t> permutation_of;  ///< the kv permutation of (b, KV head), or -1
 
-  /// Backward plans for sm90 whose keys are reordered have this in place of work tiles and all
-  /// arrays above.
-  KvWorklist kv_worklist;
-
-  // Closed-form plans have these in place of work tiles and all arrays above.
-  std::vector<ClosedFormMask> closed_forms;  ///< one, or one for each batch element; else empty
-  std::vector<std::int32_t> borders;         ///< of documents (ClosedFormMask::first_border)
-  std::int32_t num_splits = 1;               ///< work tiles of each tile row; keys are split evenly
-  std::int32_t heads_in_l2 = 1;  ///< KV heads of a batch element that stay together in L2
-
-  bool is_closed_form() const { return !closed_forms.empty(); }
-  bool has_worklist() const { return !kv_worklist.empty(); }
   bool is_backward() const { return direction == Direction::backward; }
   /// Rows and columns of a tile as work tiles walk it: queries and keys; backward keys and queries.
   BlockShape mask_tile() const {
@@ -188,24 +135,35 @@ struct AttentionPlan {
   std::int64_t column_len(std::int64_t b) const {
     return is_backward() ? shape.q_len(b) : shape.kv_len(b);
   }
-  /// The order in which the tiles of a work tile count keys; null: that of the tensors.
-  const KvPermutation* kv_permutation(const WorkTile& work_tile) const {
-    if (work_tile.num_segments == 0) return nullptr;
-    const PlanSegment& first = segments[static_cast<std::size_t>(work_tile.first_segment)];
-    return first.kind == PlanSegmentKind::permutation
-               ? &kv_permutations[static_cast<std::size_t>(first.data_index)]
-               : nullptr;
-  }
   std::int64_t words_per_bitmap() const {
     return std::int64_t{heads_per_tile} * tile.block_q * tile.block_kv / 64;
   }
-  std::int64_t num_bitmaps() const {
-    return static_cast<std::int64_t>(bitmaps.size()) / words_per_bitmap();
-  }
-  /// Those of `work_tiles`; of a closed-form plan those that its own lengths make.
+  friend bool operator==(const PlanHeader&, const PlanHeader&) = default;
+};
+
+/// What will run: a header and one of several forms, without tensor data. Each form documents its
+/// arrays and invariants where it is defined.
+///
+///   SegmentPlan     work tiles and segments, for any mask (segment_plan.hpp)
+///   ClosedFormPlan  formulas, for masks in closed form that do not depend on the head
+///                   (closed_form_plan.hpp)
+///   KvWorklist      keys sorted by live range, for backward plans of sm90 (kv_worklist.hpp)
+///
+/// Whoever handles all forms visits `form` with a function for each, so that another form does not
+/// compile where it is not handled. Other functions take the form that they mean.
+///
+/// Example     const auto& segments = std::get<SegmentPlan>(plan.form);
+///             segments.work_tiles.size() == plan.num_work_tiles()
+/// Owner       owns its arrays (host)
+struct AttentionPlan : PlanHeader {
+  std::variant<SegmentPlan, ClosedFormPlan, KvWorklist> form;
+
+  /// Work tiles of the form; of a closed-form plan those that its own lengths make.
   std::int64_t num_work_tiles() const;
-  /// Bytes of all arrays.
+  /// Bytes of the form: all arrays, and the numbers beside them.
   std::int64_t size_bytes() const;
+  /// The option that makes plans of this form; a kv worklist stands in for segments.
+  PlanForm planned_form() const;
   friend bool operator==(const AttentionPlan&, const AttentionPlan&) = default;
 };
 
@@ -234,12 +192,13 @@ struct AttentionPlan {
 Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& shape,
                                 const ScoreSpec& score = {}, const PlanOptions& options = {});
 
-/// Checks the invariants. Errors: internal, naming the first entry that breaks one. Cost:
-/// O(work tiles + arrays). The live keys of column tiles (num_entries) are not counted again.
+/// Checks the invariants of the header and of the form. Errors: internal, naming the first entry
+/// that breaks one. Cost: O(work tiles + arrays). The live keys of column tiles (num_entries) are
+/// not counted again.
 Result<void> validate(const AttentionPlan& plan);
 
 /// A short stable text of the header, the counts and the first `max_work_tiles` work tiles with
-/// their segments.
+/// their segments, or the first `max_work_tiles` closed forms.
 std::string to_text(const AttentionPlan& plan, std::int64_t max_work_tiles = 8);
 
 }  // namespace fdma

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "backend/backend_cases.hpp"
+#include "plan/plan_forms.hpp"
 
 namespace fdma {
 namespace {
@@ -84,8 +85,8 @@ TEST(BackendAttentionCase, MasksHaveEveryKindOfSegment) {
       result = std::max(result, offsets[i] - offsets[i - 1]);
     return result;
   };
-  EXPECT_GT(most(plan->row_offsets), 1);
-  EXPECT_GT(most(plan->column_offsets), 1);
+  EXPECT_GT(most(testing::segments_of(*plan).row_offsets), 1);
+  EXPECT_GT(most(testing::segments_of(*plan).column_offsets), 1);
 }
 
 TEST(BackendAttentionCase, RandomAndSmallCasesHaveEveryKindOfSegment) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "plan/make_kv_worklist.hpp"
+#include "plan/plan_forms.hpp"
 
 namespace fdma::testing {
 namespace {
@@ -33,7 +34,7 @@ class HeadCells {
 
 std::string check_worklist_plan(const AttentionPlan& plan, const MaskCase& expected) {
   const AttentionShape& shape = plan.shape;
-  const KvWorklist& lists = plan.kv_worklist;
+  const KvWorklist& lists = worklist_of(plan);
   std::vector<HeadCells> heads;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     for (std::int32_t kv = 0; kv < shape.heads_kv; ++kv) {
@@ -43,7 +44,7 @@ std::string check_worklist_plan(const AttentionPlan& plan, const MaskCase& expec
   std::map<std::pair<std::int32_t, std::int32_t>, int> work_tiles_of_key;  // key: KV head, key
   std::set<std::pair<std::int32_t, std::int32_t>> summed;
   std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t> previous{-1, 0, 0, 0};
-  const std::int32_t segment = worklist_segment(plan);
+  const std::int32_t segment = worklist_segment(shape, lists);
   for (std::size_t i = 0; i < lists.work_tiles.size(); ++i) {
     const KvWorkTile& work_tile = lists.work_tiles[i];
     const std::string where = fmt::format("{}: work tile {}: ", expected.name, i);

@@ -14,11 +14,13 @@
 #include "fdma/kernels/backends.hpp"
 #include "fdma/kernels/calibrate.hpp"
 #include "fdma/kernels/estimate.hpp"
+#include "plan/plan_forms.hpp"
 
 namespace fdma {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::segments_of;
 
 constexpr BlockShape kTile{128, 128};
 constexpr int kWorkers = 132;
@@ -39,7 +41,7 @@ AttentionPlan plan_of(const OverlapMask& mask, Direction direction = Direction::
 }
 
 EvenCall call_of(const AttentionPlan& plan, const OverlapMask& mask) {
-  return even_call(plan, kWorkers, mask.is_all);
+  return even_call(plan, segments_of(plan), kWorkers, mask.is_all);
 }
 
 class OverlapMasks : public ::testing::TestWithParam<Direction> {};
@@ -47,13 +49,13 @@ class OverlapMasks : public ::testing::TestWithParam<Direction> {};
 TEST_P(OverlapMasks, AreOfTheirKindAndEvenOverTheirRows) {
   for (const OverlapMask& mask : overlap_masks()) {
     const AttentionPlan plan = plan_of(mask, GetParam());
-    EXPECT_EQ(plan.work_tiles.size() % kWorkers, 0U);
-    for (const WorkTile& work_tile : plan.work_tiles) {
-      EXPECT_EQ(work_tile.num_tiles, plan.work_tiles.front().num_tiles);
+    EXPECT_EQ(segments_of(plan).work_tiles.size() % kWorkers, 0U);
+    for (const WorkTile& work_tile : segments_of(plan).work_tiles) {
+      EXPECT_EQ(work_tile.num_tiles, segments_of(plan).work_tiles.front().num_tiles);
     }
     const EvenCall call = call_of(plan, mask);
     const double all = std::accumulate(call.tiles.begin(), call.tiles.end(), 0.0);
-    EXPECT_DOUBLE_EQ(all, call.work_tiles * plan.work_tiles.front().num_tiles);
+    EXPECT_DOUBLE_EQ(all, call.work_tiles * segments_of(plan).work_tiles.front().num_tiles);
     if (mask.kind == PlanSegmentKind::full) {
       EXPECT_EQ(call.of(PlanSegmentKind::full), all);
     } else {
@@ -70,10 +72,10 @@ TEST(GatherMasks, AreListsAloneAndEvenOverTheirRows) {
   std::vector<double> last_keys[2];  // of lists without masks, and with
   for (const OverlapMask& mask : gather_masks()) {
     const AttentionPlan plan = plan_of(mask);
-    EXPECT_EQ(plan.work_tiles.size() % kWorkers, 0U);
-    ASSERT_EQ(plan.kv_index_lists.size(), static_cast<std::size_t>(kOverlapTileRows));
-    const KvIndexList& first = plan.kv_index_lists.front();
-    for (const KvIndexList& list : plan.kv_index_lists) {
+    EXPECT_EQ(segments_of(plan).work_tiles.size() % kWorkers, 0U);
+    ASSERT_EQ(segments_of(plan).kv_index_lists.size(), static_cast<std::size_t>(kOverlapTileRows));
+    const KvIndexList& first = segments_of(plan).kv_index_lists.front();
+    for (const KvIndexList& list : segments_of(plan).kv_index_lists) {
       EXPECT_EQ(list.num_entries, first.num_entries);
       EXPECT_EQ(list.num_full, first.num_full);
     }
@@ -81,7 +83,8 @@ TEST(GatherMasks, AreListsAloneAndEvenOverTheirRows) {
     EXPECT_EQ(first.num_full, needs_masks ? 3 * first.num_entries / 4 : first.num_entries);
     const EvenCall call = call_of(plan, mask);
     EXPECT_EQ(std::accumulate(call.tiles.begin(), call.tiles.end(), 0.0), 0);
-    EXPECT_DOUBLE_EQ(call.index_tiles, call.work_tiles * plan.work_tiles.front().num_tiles);
+    EXPECT_DOUBLE_EQ(call.index_tiles,
+                     call.work_tiles * segments_of(plan).work_tiles.front().num_tiles);
     EXPECT_DOUBLE_EQ(call.full_index_tiles, call.work_tiles * first.num_entries / 128);
     last_keys[needs_masks ? 1 : 0].push_back((first.num_entries - 1) % 128 + 1);
   }

@@ -10,6 +10,7 @@
 #include "backend/closed_form_cases.hpp"
 #include "fdma/formats/convert.hpp"
 #include "plan/closed_form.hpp"
+#include "plan/plan_forms.hpp"
 
 namespace fdma {
 namespace {
@@ -105,7 +106,8 @@ TEST(ClosedFormPlan, FollowsTheLengthsAndDocumentsOfEachCall) {
       attention.lse().fill(0xff);
       const auto ran = attention_forward(plan, tensors, {});
       ASSERT_TRUE(ran) << ran.error().message;
-      ASSERT_EQ(attention.compare(expected), "") << closed_form_text(plan, 0);
+      ASSERT_EQ(attention.compare(expected), "")
+          << closed_form_text(testing::closed_forms_of(plan), 0);
     }
   }
 }

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "backend/attention_case.hpp"
+#include "plan/plan_forms.hpp"
 
 namespace fdma {
 namespace {
@@ -19,6 +20,7 @@ using testing::GuardSide;
 using ::testing::HasSubstr;
 using testing::MaskCase;
 using testing::Order;
+using testing::segments_of;
 using testing::TensorChoice;
 
 // Returns a mask of two elements of different lengths, with another mask for each of four heads.
@@ -218,7 +220,8 @@ TEST(AttentionProgress, CountsEveryWorkTile) {
   options.num_work_tiles_done = &num_work_tiles_done;
   options.is_cancelled = &is_cancelled;
   ASSERT_TRUE(attention.run(*plan, options));
-  EXPECT_EQ(num_work_tiles_done, 5 + static_cast<std::int64_t>(plan->work_tiles.size()));
+  EXPECT_EQ(num_work_tiles_done,
+            5 + static_cast<std::int64_t>(segments_of(*plan).work_tiles.size()));
   EXPECT_EQ(attention.compare(mask), "");
 }
 

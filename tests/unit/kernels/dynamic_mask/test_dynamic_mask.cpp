@@ -8,6 +8,7 @@
 #include "dynamic_mask/kv_index_list_room.hpp"
 #include "dynamic_mask/selection_plan.hpp"
 #include "fdma/kernels/device_topk.hpp"
+#include "plan/plan_forms.hpp"
 
 namespace fdma {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 using dynamic_mask::SelectionPlan;
 using dynamic_mask::TileRoom;
 using ::testing::HasSubstr;
+using testing::segments_of;
 
 TEST(DynamicMaskAttention, EqualsFloat64OnTheCpu) {
   testing::CpuFixture fixture;
@@ -106,11 +108,11 @@ TEST(PlanSelection, ListsHaveRoomOneAfterTheOther) {
   EXPECT_EQ(made.plan.tile.block_q * made.plan.heads_per_tile, 128);
   EXPECT_EQ(made.most_entries, 1000 + made.plan.tile.block_q - 1);
   const std::int64_t sets = 4 / made.plan.heads_per_tile;
-  ASSERT_EQ(static_cast<std::int64_t>(made.plan.work_tiles.size()), num_lists * sets);
-  for (const WorkTile& work_tile : made.plan.work_tiles) {
+  ASSERT_EQ(static_cast<std::int64_t>(segments_of(made.plan).work_tiles.size()), num_lists * sets);
+  for (const WorkTile& work_tile : segments_of(made.plan).work_tiles) {
     ASSERT_EQ(work_tile.num_segments, 1);
     const PlanSegment& segment =
-        made.plan.segments[static_cast<std::size_t>(work_tile.first_segment)];
+        segments_of(made.plan).segments[static_cast<std::size_t>(work_tile.first_segment)];
     EXPECT_EQ(segment.kind, PlanSegmentKind::gather);
     const auto list = static_cast<std::size_t>(segment.data_index);
     EXPECT_EQ(segment.data_index, work_tile.head / 4 * made.num_tiles + work_tile.q_tile);
@@ -125,11 +127,11 @@ TEST(PlanSelection, ScansReadOneIntervalAKey) {
   DynamicMaskSpec spec = spec_of(1000, 900, 4, 2);
   spec.reading = SelectionReading::scan;
   const SelectionPlan made = planned(spec);
-  EXPECT_EQ(made.plan.column_tables, (std::vector<std::int64_t>{0, 1000}));
-  ASSERT_EQ(made.plan.column_offsets.size(), 2001U);
-  for (const WorkTile& work_tile : made.plan.work_tiles) {
+  EXPECT_EQ(segments_of(made.plan).column_tables, (std::vector<std::int64_t>{0, 1000}));
+  ASSERT_EQ(segments_of(made.plan).column_offsets.size(), 2001U);
+  for (const WorkTile& work_tile : segments_of(made.plan).work_tiles) {
     const PlanSegment& segment =
-        made.plan.segments[static_cast<std::size_t>(work_tile.first_segment)];
+        segments_of(made.plan).segments[static_cast<std::size_t>(work_tile.first_segment)];
     EXPECT_EQ(segment.kind, PlanSegmentKind::columns);
     EXPECT_EQ(segment.data_index, work_tile.head / 2);
     const std::int32_t last_query =

@@ -14,6 +14,7 @@
 #include "fdma/masks/lower.hpp"
 #include "fdma/masks/parse.hpp"
 #include "mask_suite.hpp"
+#include "plan/plan_forms.hpp"
 
 namespace fdma::testing {
 namespace {
@@ -163,13 +164,13 @@ TEST(Estimate, ComputedCellsFollowTheRuleOfStripes) {
     options.columns = ColumnMode::scan;
     const Result<AttentionPlan> plan = make_plan(mask.mask, shape, {}, options);
     ASSERT_TRUE(plan) << plan.error().message;
-    const WorkCounter counter(*plan, 16, true);
-    for (const WorkTile& work_tile : plan->work_tiles) {
+    const WorkCounter counter(*plan, segments_of(*plan), 16, true);
+    for (const WorkTile& work_tile : segments_of(*plan).work_tiles) {
       const PlanWork work = counter.of(work_tile);
       EXPECT_EQ(work.tiles(), work_tile.num_tiles);
       std::array<StepWork, 5> walked{};
       TileStep step{};
-      for (SegmentIterator it(plan->segments.data(), work_tile); it.next(step);) {
+      for (SegmentIterator it(segments_of(*plan).segments.data(), work_tile); it.next(step);) {
         StepWork& sum = walked[static_cast<std::size_t>(step.kind)];
         ++sum.tiles;
         if (step.kind == PlanSegmentKind::columns) continue;

@@ -6,9 +6,11 @@
 #include <map>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "backend/worklist_cells.hpp"
+#include "fdma/base/overloads.hpp"
 #include "fdma/kernels/segment_iterator.hpp"
 #include "sm90/shared/fragment.hpp"
 
@@ -36,13 +38,15 @@ const std::vector<std::size_t>& thread_bits() {
 /// Collects the cells of one tile row, work tile after work tile, and says what is wrong with them.
 class WorkTileCells {
  public:
-  WorkTileCells(const AttentionPlan& plan, const WorkTile& work_tile)
-      : plan_(plan),
+  WorkTileCells(const PlanHeader& header, const SegmentPlan& plan, const WorkTile& work_tile)
+      : header_(header),
+        plan_(plan),
         item_(work_tile),
-        tile_(plan.mask_tile()),
+        tile_(header.mask_tile()),
         q_begin_(std::int64_t{work_tile.q_tile} * tile_.block_q),
-        num_rows_(std::min<std::int64_t>(plan.row_len(work_tile.batch) - q_begin_, tile_.block_q)),
-        kv_len_(plan.column_len(work_tile.batch)),
+        num_rows_(
+            std::min<std::int64_t>(header.row_len(work_tile.batch) - q_begin_, tile_.block_q)),
+        kv_len_(header.column_len(work_tile.batch)),
         counts_(std::max<std::int64_t>(num_rows_, 0), std::max<std::int64_t>(kv_len_, 0)) {
     const KvPermutation* order = plan.kv_permutation(work_tile);
     if (order == nullptr) return;
@@ -124,16 +128,17 @@ class WorkTileCells {
   // The CPU has bit c * block_q + r. sm90 has the words of threads, in which each row stands for
   // all heads of the tile.
   void visit_bitmap(const TileStep& step) {
-    if (step.data_index < 0 || step.data_index >= plan_.num_bitmaps())
+    if (step.data_index < 0 || step.data_index >= plan_.num_bitmaps(header_.words_per_bitmap()))
       return fail(fmt::format("no bitmap {}", step.data_index));
-    const std::uint64_t* words = plan_.bitmaps.data() + step.data_index * plan_.words_per_bitmap();
+    const std::uint64_t* words =
+        plan_.bitmaps.data() + step.data_index * header_.words_per_bitmap();
     const auto is_set = [words](std::size_t bit) {
       return (words[bit / 64] >> (bit % 64) & 1) != 0;
     };
-    const std::int64_t heads = plan_.heads_per_tile;
+    const std::int64_t heads = header_.heads_per_tile;
     for (std::int64_t c = 0; c < tile_.block_kv; ++c) {
       for (std::int64_t r = 0; r < tile_.block_q; ++r) {
-        if (plan_.backend != Backend::sm90) {
+        if (header_.backend != Backend::sm90) {
           if (is_set(static_cast<std::size_t>(c * tile_.block_q + r))) add(r, key_begin(step) + c);
           continue;
         }
@@ -210,7 +215,8 @@ class WorkTileCells {
     }
   }
 
-  const AttentionPlan& plan_;
+  const PlanHeader& header_;
+  const SegmentPlan& plan_;
   const WorkTile& item_;
   BlockShape tile_;  ///< rows and columns of the plan's mask, here called queries and keys
   std::int64_t q_begin_;
@@ -231,7 +237,7 @@ struct RowWorkTiles {
 using RowKey = std::tuple<std::int32_t, std::int32_t, std::int32_t>;
 
 // True if the walks up and down have these steps.
-bool is_walked_either_way(const AttentionPlan& plan, const WorkTile& work_tile,
+bool is_walked_either_way(const SegmentPlan& plan, const WorkTile& work_tile,
                           const std::vector<TileStep>& steps) {
   for (const bool is_down : {false, true}) {
     EitherWayIterator it(plan.segments.data(), work_tile, is_down);
@@ -249,10 +255,10 @@ bool is_walked_either_way(const AttentionPlan& plan, const WorkTile& work_tile,
 }
 
 // Collects what the work tiles of a row compute, and checks that it is `expected`.
-std::string check_row(const AttentionPlan& plan, const RowWorkTiles& row,
+std::string check_row(const PlanHeader& header, const SegmentPlan& plan, const RowWorkTiles& row,
                       const std::vector<const Cells*>& expected, PlanCounts& counts) {
   const WorkTile& first = *row.work_tiles.front();
-  WorkTileCells cells(plan, first);
+  WorkTileCells cells(header, plan, first);
   std::int64_t row_tiles = 0;
   for (const WorkTile* work_tile : row.work_tiles) {
     if (work_tile->first_tile != row_tiles)
@@ -291,7 +297,7 @@ std::string check_row(const AttentionPlan& plan, const RowWorkTiles& row,
     for (std::int64_t r = 0; r < cells.num_rows(); ++r) {
       const std::int64_t q = cells.q_begin() + r;
       for (std::int64_t k = 0; k < cells.counts().kv_len; ++k) {
-        const auto wanted = plan.is_backward() ? each->get(k, q) : each->get(q, k);
+        const auto wanted = header.is_backward() ? each->get(k, q) : each->get(q, k);
         if (cells.counts().get(r, k) != wanted)
           return fmt::format("row {} key {}: {}, expected {}", q, k, cells.counts().get(r, k),
                              wanted);
@@ -301,11 +307,9 @@ std::string check_row(const AttentionPlan& plan, const RowWorkTiles& row,
   return {};
 }
 
-}  // namespace
-
-std::string check_plan(const AttentionPlan& plan, const MaskCase& expected) {
-  if (plan.has_worklist()) return check_worklist_plan(plan, expected);
-  const AttentionShape& shape = plan.shape;
+std::string check_segments(const PlanHeader& header, const SegmentPlan& plan,
+                           const MaskCase& expected) {
+  const AttentionShape& shape = header.shape;
   const std::int32_t group = shape.group_size();
   std::map<RowKey, RowWorkTiles> rows;
   std::int32_t num_partials = 0;
@@ -324,9 +328,10 @@ std::string check_plan(const AttentionPlan& plan, const MaskCase& expected) {
         fmt::format("{}: work tile {} (batch {}, head {}, q_tile {}): ", expected.name, i,
                     work_tile.batch, work_tile.head, work_tile.q_tile);
     if (work_tile.batch < 0 || work_tile.batch >= shape.batch || work_tile.head < 0 ||
-        work_tile.head >= shape.heads_q || work_tile.head % group % plan.heads_per_tile != 0 ||
+        work_tile.head >= shape.heads_q || work_tile.head % group % header.heads_per_tile != 0 ||
         work_tile.q_tile < 0 ||
-        std::int64_t{work_tile.q_tile} * plan.mask_tile().block_q >= plan.row_len(work_tile.batch))
+        std::int64_t{work_tile.q_tile} * header.mask_tile().block_q >=
+            header.row_len(work_tile.batch))
       return where + "no such query tile";
     if (work_tile.first_segment < 0 || work_tile.num_segments < 0 ||
         work_tile.first_segment + work_tile.num_segments >
@@ -346,8 +351,8 @@ std::string check_plan(const AttentionPlan& plan, const MaskCase& expected) {
   }
   std::int64_t num_rows = 0;
   for (std::int64_t b = 0; b < shape.batch; ++b)
-    num_rows += ceil_div(plan.row_len(b), plan.mask_tile().block_q) * shape.heads_kv *
-                ceil_div(group, plan.heads_per_tile);
+    num_rows += ceil_div(header.row_len(b), header.mask_tile().block_q) * shape.heads_kv *
+                ceil_div(group, header.heads_per_tile);
   if (num_rows != static_cast<std::int64_t>(rows.size()))
     return fmt::format("{}: {} tile rows, expected {}", expected.name, rows.size(), num_rows);
   PlanCounts counts;
@@ -359,20 +364,30 @@ std::string check_plan(const AttentionPlan& plan, const MaskCase& expected) {
       return where + "a partial is missing";
     std::vector<const Cells*> of_heads;
     for (std::int32_t h = head;
-         h < std::min(head + plan.heads_per_tile, head - head % group + group); ++h) {
+         h < std::min(head + header.heads_per_tile, head - head % group + group); ++h) {
       const Cells* of_head = &expected.at(batch, h);
       if (of_heads.empty() || of_heads.back() != of_head) of_heads.push_back(of_head);
     }
-    const std::string error = check_row(plan, row, of_heads, counts);
+    const std::string error = check_row(header, plan, row, of_heads, counts);
     if (!error.empty()) return where + error;
   }
   for (const std::int32_t order : plan.permutation_of) {
     if (order >= 0)
       counts.moved_keys += plan.kv_permutations[static_cast<std::size_t>(order)].num_keys;
   }
-  if (!(counts == plan.counts))
+  if (!(counts == header.counts))
     return expected.name + ": the counts are not those of the work tiles";
   return {};
+}
+
+}  // namespace
+
+std::string check_plan(const AttentionPlan& plan, const MaskCase& expected) {
+  return std::visit(
+      Overloads{[&](const SegmentPlan& form) { return check_segments(plan, form, expected); },
+                [&](const ClosedFormPlan&) { return expected.name + ": the plan stores no cells"; },
+                [&](const KvWorklist&) { return check_worklist_plan(plan, expected); }},
+      plan.form);
 }
 
 }  // namespace fdma::testing

@@ -12,9 +12,14 @@
 #include "fdma/masks/lower.hpp"
 #include "fdma/masks/parse.hpp"
 #include "plan/accumulation_order.hpp"
+#include "plan/plan_forms.hpp"
 
 namespace fdma {
 namespace {
+
+using testing::has_worklist;
+using testing::segments_of;
+using testing::worklist_of;
 
 AttentionPlan plan_of(const testing::MaskCase& mask, std::int64_t batch, std::int32_t heads_q,
                       std::int32_t heads_kv, ColumnMode columns = ColumnMode::scan) {
@@ -51,12 +56,12 @@ AttentionPlan causal_plan(AttentionShape shape) {
 // Every tile group comes once, and each visit has the number of tile groups before it as its
 // position.
 void expect_valid(const AttentionPlan& plan, int num_workers = 8) {
-  const auto made = accumulation_order(plan, num_workers);
+  const auto made = accumulation_order(plan, segments_of(plan), num_workers);
   ASSERT_TRUE(made);
   const auto group_size = static_cast<std::size_t>(plan.shape.group_size());
   std::vector<std::int32_t> sorted = made->tile_groups;
   std::sort(sorted.begin(), sorted.end());
-  ASSERT_EQ(sorted.size(), plan.work_tiles.size() / group_size);
+  ASSERT_EQ(sorted.size(), segments_of(plan).work_tiles.size() / group_size);
   ASSERT_EQ(made->first_positions.size(), sorted.size());
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::int32_t> num_before;
   std::size_t visit = 0;
@@ -65,8 +70,9 @@ void expect_valid(const AttentionPlan& plan, int num_workers = 8) {
     EXPECT_EQ(made->first_positions[i], static_cast<std::int32_t>(visit));
     for (std::size_t g = 0; g < group_size; ++g) {
       const WorkTile& work_tile =
-          plan.work_tiles[static_cast<std::size_t>(made->tile_groups[i]) * group_size + g];
-      EitherWayIterator iterator(plan.segments.data(), work_tile, made->walks_down);
+          segments_of(plan)
+              .work_tiles[static_cast<std::size_t>(made->tile_groups[i]) * group_size + g];
+      EitherWayIterator iterator(segments_of(plan).segments.data(), work_tile, made->walks_down);
       TileStep step;
       while (iterator.next(step, made->walks_down)) {
         ASSERT_LT(visit, made->positions.size());
@@ -91,11 +97,11 @@ TEST(AccumulationOrder, TakesTheLastKeyTilesFirst) {
   const testing::MaskCase mask = testing::case_of(
       "causal", testing::make_cells(512, 512, [](auto q, auto k) { return k <= q; }), {128, 128});
   const AttentionPlan plan = plan_of(mask, 1, 2, 2);
-  const auto made = accumulation_order(plan, 8);
+  const auto made = accumulation_order(plan, segments_of(plan), 8);
   ASSERT_TRUE(made);
   std::vector<std::int32_t> key_tiles;
   for (const std::int32_t tile_group : made->tile_groups) {
-    key_tiles.push_back(plan.work_tiles[static_cast<std::size_t>(tile_group)].q_tile);
+    key_tiles.push_back(segments_of(plan).work_tiles[static_cast<std::size_t>(tile_group)].q_tile);
   }
   EXPECT_EQ(key_tiles, (std::vector<std::int32_t>{3, 3, 2, 2, 1, 1, 0, 0}));
   EXPECT_EQ(made->positions.size(), 2U * (4 + 3 + 2 + 1));
@@ -110,10 +116,12 @@ TEST(AccumulationOrder, WalksDownWhereKeyTilesShareTheirLastQueries) {
           3072, 2560, [](auto q, auto k) { return k <= q && (q >= 2048 || q / 512 == k / 512); }),
       {128, 128});
   const AttentionPlan plan = plan_of(mask, 1, 8, 4);
-  const auto made = accumulation_order(plan, 16);
+  const auto made = accumulation_order(plan, segments_of(plan), 16);
   ASSERT_TRUE(made);
   EXPECT_TRUE(made->walks_down);
-  EXPECT_EQ(plan.work_tiles[static_cast<std::size_t>(made->tile_groups.front()) * 2].q_tile, 0);
+  EXPECT_EQ(
+      segments_of(plan).work_tiles[static_cast<std::size_t>(made->tile_groups.front()) * 2].q_tile,
+      0);
   expect_valid(plan, 16);
 }
 
@@ -126,12 +134,12 @@ TEST(AccumulationOrder, EndsOnceForAllHeads) {
   shape.heads_q = shape.heads_kv = 32;
   shape.q_lens = shape.kv_lens = {8192};
   const AttentionPlan plan = causal_plan(shape);
-  const auto made = accumulation_order(plan, 132);
+  const auto made = accumulation_order(plan, segments_of(plan), 132);
   ASSERT_TRUE(made);
   EXPECT_FALSE(made->walks_down);
   std::vector<std::int32_t> key_tiles;
   for (const std::int32_t tile_group : std::span(made->tile_groups).first(8)) {
-    key_tiles.push_back(plan.work_tiles[static_cast<std::size_t>(tile_group)].q_tile);
+    key_tiles.push_back(segments_of(plan).work_tiles[static_cast<std::size_t>(tile_group)].q_tile);
   }
   EXPECT_EQ(key_tiles, (std::vector<std::int32_t>{63, 63, 63, 63, 62, 62, 62, 62}));
 }
@@ -145,7 +153,7 @@ TEST(AccumulationOrder, WalksDownWhereTheCacheIsShort) {
     shape.head_dim = shape.head_dim_v = head_dim;
     shape.q_lens = shape.kv_lens = {65536};
     const AttentionPlan plan = causal_plan(shape);
-    const auto made = accumulation_order(plan, 66);
+    const auto made = accumulation_order(plan, segments_of(plan), 66);
     ASSERT_TRUE(made);
     EXPECT_EQ(made->walks_down, walks_down) << head_dim;
   }
@@ -159,20 +167,20 @@ TEST(AccumulationOrder, OfKvWorklistsPlacesEveryTileBehindTheWorkTilesBefore) {
                           [](auto q, auto k) { return k <= q && q < k + 40 + k * 61 % 500; }),
       {128, 128});
   const AttentionPlan plan = plan_of(mask, 2, 6, 3, ColumnMode::reorder);
-  ASSERT_TRUE(plan.has_worklist());
-  const auto made = accumulation_order(plan, 8);
+  ASSERT_TRUE(has_worklist(plan));
+  const auto made = accumulation_order(plan, worklist_of(plan), 8);
   ASSERT_TRUE(made);
   EXPECT_FALSE(made->walks_down);
   std::vector<std::int32_t> sorted = made->tile_groups;
   std::sort(sorted.begin(), sorted.end());
-  ASSERT_EQ(sorted.size(), plan.kv_worklist.work_tiles.size());
+  ASSERT_EQ(sorted.size(), worklist_of(plan).work_tiles.size());
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::int32_t> num_before;
   std::size_t visit = 0;
   for (std::size_t i = 0; i < sorted.size(); ++i) {
     EXPECT_EQ(sorted[i], static_cast<std::int32_t>(i));
     EXPECT_EQ(made->first_positions[i], static_cast<std::int32_t>(visit));
     const KvWorkTile& work_tile =
-        plan.kv_worklist.work_tiles[static_cast<std::size_t>(made->tile_groups[i])];
+        worklist_of(plan).work_tiles[static_cast<std::size_t>(made->tile_groups[i])];
     for (std::int32_t tile = work_tile.begin_tile; tile < work_tile.end_tile; ++tile) {
       ASSERT_LT(visit, made->positions.size());
       EXPECT_EQ(made->positions[visit++],
@@ -185,7 +193,8 @@ TEST(AccumulationOrder, OfKvWorklistsPlacesEveryTileBehindTheWorkTilesBefore) {
 TEST(AccumulationOrder, OfNothingIsEmpty) {
   const testing::MaskCase mask = testing::case_of(
       "nothing", testing::make_cells(200, 300, [](auto, auto) { return false; }), {128, 128});
-  const auto made = accumulation_order(plan_of(mask, 1, 2, 1), 8);
+  const AttentionPlan plan = plan_of(mask, 1, 2, 1);
+  const auto made = accumulation_order(plan, segments_of(plan), 8);
   ASSERT_TRUE(made);
   EXPECT_EQ(made->tile_groups.size(), 3U);
   EXPECT_TRUE(made->positions.empty());

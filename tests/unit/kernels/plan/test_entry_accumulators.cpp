@@ -8,9 +8,13 @@
 
 #include "backend/backend_cases.hpp"
 #include "plan/entry_accumulators.hpp"
+#include "plan/plan_forms.hpp"
 
 namespace fdma {
 namespace {
+
+using testing::has_worklist;
+using testing::worklist_of;
 
 using Rows = std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>;
 
@@ -49,10 +53,10 @@ TEST(EntryAccumulators, GivePairsOfEntriesARowBesideThoseOfTheirKey) {
   AttentionShape shape = testing::shape_for(mask.mask, 2, 4, 2);
   shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
   const auto plan = make_plan(mask.mask, shape, {}, options);
-  ASSERT_TRUE(plan && plan->has_worklist() && !plan->kv_worklist.accum_keys.empty());
-  const KvWorklist lists = with_accum_of_pairs(plan->kv_worklist);
+  ASSERT_TRUE(plan && has_worklist(*plan) && !worklist_of(*plan).accum_keys.empty());
+  const KvWorklist lists = with_accum_of_pairs(worklist_of(*plan));
   Rows counts = entries_of_keys(lists, 2);
-  EXPECT_EQ(counts, entries_of_keys(plan->kv_worklist, 700));
+  EXPECT_EQ(counts, entries_of_keys(worklist_of(*plan), 700));
   // The rows of a key follow each other, and there are no other rows.
   Rows rows;
   std::pair<std::int32_t, std::int32_t> before{-1, -1};

@@ -9,12 +9,15 @@
 #include "fdma/formats/convert.hpp"
 #include "fdma/kernels/estimate.hpp"
 #include "plan/closed_form.hpp"
+#include "plan/plan_forms.hpp"
 #include "plan/splits.hpp"
 
 namespace fdma {
 namespace {
 
+using testing::closed_forms_of;
 using ::testing::HasSubstr;
+using testing::is_closed_form;
 using testing::MaskCase;
 using testing::pick;
 
@@ -57,9 +60,10 @@ TEST(MakeClosedFormPlan, HasTheCellsOfItsMask) {
       const auto plan = make_plan(mask, testing::shape_for(mask, 2, 2, 1), {}, options);
       ASSERT_TRUE(plan) << plan.error().message;
       ASSERT_TRUE(validate(*plan)) << validate(*plan).error().message;
-      ASSERT_EQ(plan->closed_forms.size(), 1u);
-      for (const ClosedFormElement& element : closed_form_elements(*plan)) {
-        ASSERT_EQ(cells_of_element(element), testing::cells_of(form)) << closed_form_text(*plan, 0);
+      ASSERT_EQ(closed_forms_of(*plan).closed_forms.size(), 1u);
+      for (const ClosedFormElement& element : closed_form_elements(*plan, closed_forms_of(*plan))) {
+        ASSERT_EQ(cells_of_element(element), testing::cells_of(form))
+            << closed_form_text(closed_forms_of(*plan), 0);
       }
     }
   }
@@ -80,8 +84,9 @@ TEST(MakeClosedFormPlan, SharesAClosedFormWhereElementsDifferInLengthOnly) {
     const BlockMask mask = mask_of(left);
     const auto plan = make_plan(mask, testing::shape_for(mask, 3, 1, 1), {}, parametric());
     ASSERT_TRUE(plan) << plan.error().message;
-    EXPECT_EQ(plan->closed_forms.size(), num_closed_forms);
-    const std::vector<ClosedFormElement> elements = closed_form_elements(*plan);
+    EXPECT_EQ(closed_forms_of(*plan).closed_forms.size(), num_closed_forms);
+    const std::vector<ClosedFormElement> elements =
+        closed_form_elements(*plan, closed_forms_of(*plan));
     for (std::size_t b = 0; b < 3; ++b) {
       const std::int64_t len = mask.shape.q_lens[b];
       ParametricMask form = testing::plain_forms(len, len)[1];
@@ -104,9 +109,9 @@ TEST(MakeClosedFormPlan, CountsTilesAndOrdersWorkTilesLongestFirst) {
   counts.formula_tiles = 8 * 4;
   EXPECT_EQ(plan->counts, counts);
   EXPECT_EQ(plan->num_work_tiles(), 32);
-  EXPECT_TRUE(plan->work_tiles.empty());
-  const std::vector<WorkTile> work_tiles =
-      closed_form_work_tiles(*plan, closed_form_elements(*plan));
+  EXPECT_TRUE(is_closed_form(*plan));
+  const std::vector<WorkTile> work_tiles = closed_form_work_tiles(
+      *plan, closed_forms_of(*plan), closed_form_elements(*plan, closed_forms_of(*plan)));
   ASSERT_EQ(work_tiles.size(), 32u);
   for (std::int32_t i = 0; i < 32; ++i) {
     const WorkTile& work_tile = work_tiles[static_cast<std::size_t>(i)];
@@ -130,14 +135,14 @@ TEST(MakeClosedFormPlan, OrdersKeyTilesOfABackwardPlanLongestFirst) {
   ASSERT_TRUE(plan) << plan.error().message;
   ASSERT_TRUE(validate(*plan)) << validate(*plan).error().message;
   EXPECT_EQ(plan->heads_per_tile, 1);
-  EXPECT_EQ(plan->num_splits, 1);
+  EXPECT_EQ(closed_forms_of(*plan).num_splits, 1);
   PlanCounts counts;  // position of query q is q - 128: key tile i has queries from 128 (i + 1) on
   counts.full_tiles = 8 * 3;
   counts.formula_tiles = 8 * 3;
   EXPECT_EQ(plan->counts, counts);
   EXPECT_EQ(plan->num_work_tiles(), 24);
-  const std::vector<WorkTile> work_tiles =
-      closed_form_work_tiles(*plan, closed_form_elements(*plan));
+  const std::vector<WorkTile> work_tiles = closed_form_work_tiles(
+      *plan, closed_forms_of(*plan), closed_form_elements(*plan, closed_forms_of(*plan)));
   ASSERT_EQ(work_tiles.size(), 24u);
   for (std::int32_t i = 0; i < 24; ++i) {
     const WorkTile& work_tile = work_tiles[static_cast<std::size_t>(i)];
@@ -164,16 +169,18 @@ TEST(MakeClosedFormPlan, SplitsRowsOfDecodeForSm90) {
   const AttentionPlan decode = plan_of(1, 131072, 1);
   EXPECT_EQ(decode.heads_per_tile, 8);
   EXPECT_EQ(decode.tile.block_q, 16);
-  EXPECT_EQ(decode.num_splits, 32);
+  EXPECT_EQ(closed_forms_of(decode).num_splits, 32);
   EXPECT_EQ(decode.num_work_tiles(), 4 * 32);
-  EXPECT_EQ(num_partials(decode), 4 * 32);
+  EXPECT_EQ(num_partials(decode, closed_forms_of(decode)), 4 * 32);
   std::int64_t num_tiles = 0;
-  for (const WorkTile& work_tile : closed_form_work_tiles(decode, closed_form_elements(decode))) {
+  for (const WorkTile& work_tile :
+       closed_form_work_tiles(decode, closed_forms_of(decode),
+                              closed_form_elements(decode, closed_forms_of(decode)))) {
     EXPECT_EQ(work_tile.first_tile, num_tiles % 1024);
     num_tiles += work_tile.num_tiles;
   }
   EXPECT_EQ(num_tiles, 4 * 1024);
-  EXPECT_EQ(plan_of(8192, 8192, 4).num_splits, 1);
+  EXPECT_EQ(closed_forms_of(plan_of(8192, 8192, 4)).num_splits, 1);
 }
 
 TEST(MakeClosedFormPlan, HasItsText) {
@@ -227,7 +234,7 @@ TEST(ValidatePlan, RejectsSplitsOfABackwardPlan) {
   PlanOptions options = parametric();
   options.direction = Direction::backward;
   AttentionPlan plan = *make_plan(mask, testing::shape_for(mask, 1, 2, 2), {}, options);
-  plan.num_splits = 2;
+  closed_forms_of(plan).num_splits = 2;
   const auto valid = validate(plan);
   ASSERT_FALSE(valid);
   EXPECT_THAT(valid.error().message, HasSubstr("num_splits: expected 1 in a backward plan, got 2"));
@@ -245,16 +252,21 @@ TEST(ValidatePlan, RejectsWrongClosedForms) {
     EXPECT_THAT(valid.error().message, HasSubstr(text));
   };
   expect_wrong("closed_forms[0].left",
-               [](auto& p) { p.closed_forms[0].left = kClosedFormUnbounded + 1; });
-  expect_wrong("closed_forms[0].sink", [](auto& p) { p.closed_forms[0].sink = -1; });
-  expect_wrong("closed_forms[0].pos_shift", [](auto& p) { p.closed_forms[0].pos_shift = 1 << 29; });
-  expect_wrong("closed_forms[0].num_borders", [](auto& p) { p.closed_forms[0].num_borders = 1; });
-  expect_wrong("closed_forms[0].num_borders", [](auto& p) { p.closed_forms[0].first_border = 1; });
-  expect_wrong("borders[2]", [](auto& p) { p.borders[2] = 0; });
-  expect_wrong("closed_forms: expected", [](auto& p) { p.closed_forms.resize(2); });
-  expect_wrong("work_tiles", [](auto& p) { p.work_tiles.resize(1); });
-  expect_wrong("num_splits", [](auto& p) { p.num_splits = 0; });
-  expect_wrong("heads_in_l2", [](auto& p) { p.heads_in_l2 = 3; });
+               [](auto& p) { closed_forms_of(p).closed_forms[0].left = kClosedFormUnbounded + 1; });
+  expect_wrong("closed_forms[0].sink",
+               [](auto& p) { closed_forms_of(p).closed_forms[0].sink = -1; });
+  expect_wrong("closed_forms[0].pos_shift",
+               [](auto& p) { closed_forms_of(p).closed_forms[0].pos_shift = 1 << 29; });
+  expect_wrong("closed_forms[0].num_borders",
+               [](auto& p) { closed_forms_of(p).closed_forms[0].num_borders = 1; });
+  expect_wrong("closed_forms[0].num_borders",
+               [](auto& p) { closed_forms_of(p).closed_forms[0].first_border = 1; });
+  expect_wrong("borders[2]", [](auto& p) { closed_forms_of(p).borders[2] = 0; });
+  expect_wrong("closed_forms: expected",
+               [](auto& p) { closed_forms_of(p).closed_forms.resize(2); });
+  expect_wrong("work_tiles", [](auto& p) { p.form = SegmentPlan(); });
+  expect_wrong("num_splits", [](auto& p) { closed_forms_of(p).num_splits = 0; });
+  expect_wrong("heads_in_l2", [](auto& p) { closed_forms_of(p).heads_in_l2 = 3; });
   expect_wrong("counts", [](auto& p) { ++p.counts.full_tiles; });
 }
 
@@ -313,8 +325,9 @@ TEST(EstimatePlan, CountsPartsOfARow) {
   const BlockMask mask = testing::block_mask_of(testing::plain_forms(2000, 2000)[3]);
   const AttentionPlan plan = *make_plan(mask, testing::shape_for(mask, 1, 1, 1), {}, parametric());
   for (const bool skips_dead_keys : {false, true}) {
-    const WorkCounter counter(plan, 64, skips_dead_keys);
-    for (const WorkTile& work_tile : closed_form_work_tiles(plan, closed_form_elements(plan))) {
+    const ClosedFormWorkCounter counter(plan, closed_forms_of(plan), 64, skips_dead_keys);
+    for (const WorkTile& work_tile : closed_form_work_tiles(
+             plan, closed_forms_of(plan), closed_form_elements(plan, closed_forms_of(plan)))) {
       const PlanWork whole = counter.of(work_tile);
       EXPECT_EQ(whole.tiles(), work_tile.num_tiles);
       PlanWork sum;

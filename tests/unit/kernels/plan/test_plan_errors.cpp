@@ -8,6 +8,7 @@
 #include "backend/mask_cases.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/kernels/plan.hpp"
+#include "plan/plan_forms.hpp"
 #include "plan/plan_mutations.hpp"
 
 namespace fdma {
@@ -17,6 +18,7 @@ using testing::Cells;
 using testing::expect_caught;
 using ::testing::HasSubstr;
 using testing::MaskCase;
+using testing::segments_of;
 
 MaskCase causal_case(std::int64_t q_len, std::int64_t kv_len) {
   return testing::case_of("causal",
@@ -147,35 +149,38 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfWorkTiles) {
   options.tile = {32, 32};
   const auto plan = make_plan(each.mask, testing::shape_for(each.mask, 2, 2, 1), {}, options);
   ASSERT_TRUE(plan);
-  const auto last = plan->work_tiles.size() - 1;
+  const auto last = segments_of(*plan).work_tiles.size() - 1;
   std::size_t moving = 0;
   while (
-      plan->segments[static_cast<std::size_t>(plan->work_tiles[moving].first_segment)].step_end ==
-      0)
+      segments_of(*plan)
+          .segments[static_cast<std::size_t>(segments_of(*plan).work_tiles[moving].first_segment)]
+          .step_end == 0)
     ++moving;
-  expect_caught(*plan,
-                {{"a work tile less", [](auto& p) { p.work_tiles.pop_back(); }},
-                 {"a work tile twice", [](auto& p) { p.work_tiles[1] = p.work_tiles[0]; }},
-                 {"batch", [](auto& p) { p.work_tiles[0].batch = 2; }},
-                 {"negative batch", [](auto& p) { p.work_tiles[0].batch = -1; }},
-                 {"head", [](auto& p) { p.work_tiles[0].head = 2; }},
-                 {"negative head", [](auto& p) { p.work_tiles[0].head = -1; }},
-                 {"q_tile", [](auto& p) { p.work_tiles[0].q_tile = 4; }},
-                 {"negative q_tile", [](auto& p) { p.work_tiles[0].q_tile = -1; }},
-                 {"step", [moving](auto& p) { p.work_tiles[moving].step += 1; }},
-                 {"negative step", [last](auto& p) { p.work_tiles[last].step = -1; }},
-                 {"first_segment", [](auto& p) { p.work_tiles[0].first_segment = 1000; }},
-                 {"negative first_segment", [](auto& p) { p.work_tiles[0].first_segment = -1; }},
-                 {"num_segments", [](auto& p) { p.work_tiles[0].num_segments = 1000; }},
-                 {"negative num_segments", [](auto& p) { p.work_tiles[0].num_segments = -1; }},
-                 {"num_tiles", [](auto& p) { p.work_tiles[0].num_tiles += 1; }},
-                 {"num_entries", [](auto& p) { p.work_tiles[0].num_entries += 1; }},
-                 {"counts.full_tiles", [](auto& p) { p.counts.full_tiles += 1; }},
-                 {"counts.empty_items", [](auto& p) { p.counts.empty_items += 1; }},
-                 {"tile", [](auto& p) { p.tile.block_q = 24; }, ErrorCode::invalid_argument},
-                 {"a tile of other bitmaps", [](auto& p) { p.tile.block_kv = 48; }},
-                 {"heads", [](auto& p) { p.shape.heads_q = 3; }},
-                 {"lengths", [](auto& p) { p.shape.kv_lens = {60}; }}});
+  expect_caught(
+      *plan,
+      {{"a work tile less", [](auto& p) { segments_of(p).work_tiles.pop_back(); }},
+       {"a work tile twice",
+        [](auto& p) { segments_of(p).work_tiles[1] = segments_of(p).work_tiles[0]; }},
+       {"batch", [](auto& p) { segments_of(p).work_tiles[0].batch = 2; }},
+       {"negative batch", [](auto& p) { segments_of(p).work_tiles[0].batch = -1; }},
+       {"head", [](auto& p) { segments_of(p).work_tiles[0].head = 2; }},
+       {"negative head", [](auto& p) { segments_of(p).work_tiles[0].head = -1; }},
+       {"q_tile", [](auto& p) { segments_of(p).work_tiles[0].q_tile = 4; }},
+       {"negative q_tile", [](auto& p) { segments_of(p).work_tiles[0].q_tile = -1; }},
+       {"step", [moving](auto& p) { segments_of(p).work_tiles[moving].step += 1; }},
+       {"negative step", [last](auto& p) { segments_of(p).work_tiles[last].step = -1; }},
+       {"first_segment", [](auto& p) { segments_of(p).work_tiles[0].first_segment = 1000; }},
+       {"negative first_segment", [](auto& p) { segments_of(p).work_tiles[0].first_segment = -1; }},
+       {"num_segments", [](auto& p) { segments_of(p).work_tiles[0].num_segments = 1000; }},
+       {"negative num_segments", [](auto& p) { segments_of(p).work_tiles[0].num_segments = -1; }},
+       {"num_tiles", [](auto& p) { segments_of(p).work_tiles[0].num_tiles += 1; }},
+       {"num_entries", [](auto& p) { segments_of(p).work_tiles[0].num_entries += 1; }},
+       {"counts.full_tiles", [](auto& p) { p.counts.full_tiles += 1; }},
+       {"counts.empty_items", [](auto& p) { p.counts.empty_items += 1; }},
+       {"tile", [](auto& p) { p.tile.block_q = 24; }, ErrorCode::invalid_argument},
+       {"a tile of other bitmaps", [](auto& p) { p.tile.block_kv = 48; }},
+       {"heads", [](auto& p) { p.shape.heads_q = 3; }},
+       {"lengths", [](auto& p) { p.shape.kv_lens = {60}; }}});
 }
 
 TEST(ValidatePlan, RejectsOneChangedFieldOfSegments) {
@@ -185,19 +190,21 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfSegments) {
   const auto plan = make_plan(each.mask, testing::shape_for(each.mask, 1, 1, 1), {}, options);
   ASSERT_TRUE(plan);
   std::size_t full = 0;
-  while (plan->segments[full].kind != PlanSegmentKind::full) ++full;
+  while (segments_of(*plan).segments[full].kind != PlanSegmentKind::full) ++full;
   expect_caught(
       *plan,
-      {{"first_tile", [full](auto& p) { p.segments[full].first_tile = -1; }},
-       {"end_tile", [full](auto& p) { p.segments[full].end_tile += 4; }},
-       {"step_first", [full](auto& p) { p.segments[full].step_first -= 1; }},
-       {"step_end", [full](auto& p) { p.segments[full].step_end += 4; }},
-       {"kind", [full](auto& p) { p.segments[full].kind = static_cast<PlanSegmentKind>(9); }},
+      {{"first_tile", [full](auto& p) { segments_of(p).segments[full].first_tile = -1; }},
+       {"end_tile", [full](auto& p) { segments_of(p).segments[full].end_tile += 4; }},
+       {"step_first", [full](auto& p) { segments_of(p).segments[full].step_first -= 1; }},
+       {"step_end", [full](auto& p) { segments_of(p).segments[full].step_end += 4; }},
+       {"kind",
+        [full](auto& p) { segments_of(p).segments[full].kind = static_cast<PlanSegmentKind>(9); }},
        {"negative kind",
-        [full](auto& p) { p.segments[full].kind = static_cast<PlanSegmentKind>(-1); }},
-       {"data index", [full](auto& p) { p.segments[full].data_index = 1000; }},
-       {"negative data index", [full](auto& p) { p.segments[full].data_index = -1; }},
-       {"a bitmap less", [](auto& p) { p.bitmaps.resize(p.bitmaps.size() - 1); }}});
+        [full](auto& p) { segments_of(p).segments[full].kind = static_cast<PlanSegmentKind>(-1); }},
+       {"data index", [full](auto& p) { segments_of(p).segments[full].data_index = 1000; }},
+       {"negative data index", [full](auto& p) { segments_of(p).segments[full].data_index = -1; }},
+       {"a bitmap less",
+        [](auto& p) { segments_of(p).bitmaps.resize(segments_of(p).bitmaps.size() - 1); }}});
 }
 
 // Bits of a bitmap or panel for keys and rows that do not exist would be read beyond a tensor.
@@ -212,7 +219,8 @@ TEST(ValidatePlan, RejectsCellsBeyondTheLengths) {
   ASSERT_EQ(plan->counts.bitmap_tiles, 4);
   // The last bit of a tile is cell (31, 31), which only the first of the four tiles has.
   expect_caught(*plan, {{"bits past the lengths", [](auto& p) {
-                           for (std::uint64_t& word : p.bitmaps) word |= std::uint64_t{1} << 63;
+                           for (std::uint64_t& word : segments_of(p).bitmaps)
+                             word |= std::uint64_t{1} << 63;
                          }}});
 
   // The runs are thin and differ from row to row, so row panels take the fewest bytes.
@@ -222,15 +230,20 @@ TEST(ValidatePlan, RejectsCellsBeyondTheLengths) {
   const auto row_plan = make_plan(rows.mask, testing::shape_for(rows.mask, 1, 1, 1));
   ASSERT_TRUE(row_plan);
   ASSERT_GT(row_plan->counts.row_tiles, 0);
-  expect_caught(*row_plan,
-                {{"an interval past the keys", [](auto& p) { p.row_intervals.back().end = 1000; }},
-                 {"a negative interval", [](auto& p) { p.row_intervals.front().begin = -1; }},
-                 {"an empty interval",
-                  [](auto& p) { p.row_intervals.front().end = p.row_intervals.front().begin; }},
-                 {"descending offsets", [](auto& p) { p.row_offsets[1] = p.row_offsets[2] + 1; }},
-                 {"offsets past the intervals", [](auto& p) { p.row_offsets.back() += 1; }},
-                 {"a panel less", [](auto& p) { p.row_offsets.pop_back(); }},
-                 {"no offsets", [](auto& p) { p.row_offsets.clear(); }}});
+  expect_caught(
+      *row_plan,
+      {{"an interval past the keys",
+        [](auto& p) { segments_of(p).row_intervals.back().end = 1000; }},
+       {"a negative interval", [](auto& p) { segments_of(p).row_intervals.front().begin = -1; }},
+       {"an empty interval",
+        [](auto& p) {
+          segments_of(p).row_intervals.front().end = segments_of(p).row_intervals.front().begin;
+        }},
+       {"descending offsets",
+        [](auto& p) { segments_of(p).row_offsets[1] = segments_of(p).row_offsets[2] + 1; }},
+       {"offsets past the intervals", [](auto& p) { segments_of(p).row_offsets.back() += 1; }},
+       {"a panel less", [](auto& p) { segments_of(p).row_offsets.pop_back(); }},
+       {"no offsets", [](auto& p) { segments_of(p).row_offsets.clear(); }}});
 }
 
 TEST(ValidatePlan, RejectsOneChangedFieldOfColumns) {
@@ -248,69 +261,79 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfColumns) {
   const auto scan = make_plan(each.mask, shape, {}, options);
   ASSERT_TRUE(scan);
   ASSERT_GT(scan->counts.column_tiles, 0);
-  expect_caught(*scan, {{"a table less", [](auto& p) { p.column_tables.clear(); }},
-                        {"a table past the offsets", [](auto& p) { p.column_tables[0] = 1; }},
-                        {"a negative table", [](auto& p) { p.column_tables[0] = -1; }},
-                        {"an offset less", [](auto& p) { p.column_offsets.pop_back(); }},
-                        {"descending offsets", [](auto& p) { p.column_offsets[1] = 1 << 20; }},
-                        {"an interval less", [](auto& p) { p.column_intervals.pop_back(); }},
-                        {"num_entries", [](auto& p) { p.work_tiles[0].num_entries += 1; }},
-                        {"counts.column_entries", [](auto& p) { p.counts.column_entries += 1; }}});
+  expect_caught(
+      *scan, {{"a table less", [](auto& p) { segments_of(p).column_tables.clear(); }},
+              {"a table past the offsets", [](auto& p) { segments_of(p).column_tables[0] = 1; }},
+              {"a negative table", [](auto& p) { segments_of(p).column_tables[0] = -1; }},
+              {"an offset less", [](auto& p) { segments_of(p).column_offsets.pop_back(); }},
+              {"descending offsets", [](auto& p) { segments_of(p).column_offsets[1] = 1 << 20; }},
+              {"an interval less", [](auto& p) { segments_of(p).column_intervals.pop_back(); }},
+              {"num_entries", [](auto& p) { segments_of(p).work_tiles[0].num_entries += 1; }},
+              {"counts.column_entries", [](auto& p) { p.counts.column_entries += 1; }}});
 
   options.columns = ColumnMode::gather;
   const auto gather = make_plan(each.mask, shape, {}, options);
   ASSERT_TRUE(gather);
   ASSERT_GT(gather->counts.gather_chunks, 0);
-  ASSERT_GT(gather->kv_index_lists[0].num_full, 1);
-  ASSERT_NE(gather->kv_index_lists[0].num_entries % kKvIndexAlignment, 0);
+  ASSERT_GT(segments_of(*gather).kv_index_lists[0].num_full, 1);
+  ASSERT_NE(segments_of(*gather).kv_index_lists[0].num_entries % kKvIndexAlignment, 0);
   expect_caught(
       *gather,
-      {{"key", [](auto& p) { p.kv_index_entries[0].key = 1024; }},
-       {"negative key", [](auto& p) { p.kv_index_entries[0].key = -1; }},
-       {"row_begin", [](auto& p) { p.kv_index_entries[0].row_begin = 1; }},
-       {"row_end", [](auto& p) { p.kv_index_entries[0].row_end = 129; }},
-       {"no rows", [](auto& p) { p.kv_index_entries[0].row_end = 0; }},
+      {{"key", [](auto& p) { segments_of(p).kv_index_entries[0].key = 1024; }},
+       {"negative key", [](auto& p) { segments_of(p).kv_index_entries[0].key = -1; }},
+       {"row_begin", [](auto& p) { segments_of(p).kv_index_entries[0].row_begin = 1; }},
+       {"row_end", [](auto& p) { segments_of(p).kv_index_entries[0].row_end = 129; }},
+       {"no rows", [](auto& p) { segments_of(p).kv_index_entries[0].row_end = 0; }},
        {"descending keys",
-        [](auto& p) { std::swap(p.kv_index_entries[0].key, p.kv_index_entries[1].key); }},
-       {"a key twice", [](auto& p) { p.kv_index_entries[1].key = p.kv_index_entries[0].key; }},
+        [](auto& p) {
+          std::swap(segments_of(p).kv_index_entries[0].key, segments_of(p).kv_index_entries[1].key);
+        }},
+       {"a key twice",
+        [](auto& p) {
+          segments_of(p).kv_index_entries[1].key = segments_of(p).kv_index_entries[0].key;
+        }},
        {"an entry in the gap",
         [](auto& p) {
-          p.kv_index_entries[static_cast<std::size_t>(p.kv_index_lists[0].num_entries)] = {1, 0,
-                                                                                           128};
+          segments_of(p).kv_index_entries[static_cast<std::size_t>(
+              segments_of(p).kv_index_lists[0].num_entries)] = {1, 0, 128};
         }},
-       {"first_entry in the gap", [](auto& p) { p.kv_index_lists[0].first_entry = 1; }},
-       {"num_full", [](auto& p) { p.kv_index_lists[0].num_full -= 1; }},
-       {"num_entries of a list", [](auto& p) { p.kv_index_lists[0].num_entries += 1; }},
-       {"negative num_entries", [](auto& p) { p.kv_index_lists[0].num_entries = -1; }},
-       {"first_entry", [](auto& p) { p.kv_index_lists[0].first_entry = 1 << 30; }},
-       {"negative first_entry", [](auto& p) { p.kv_index_lists[0].first_entry = -1; }},
-       {"an entry less", [](auto& p) { p.kv_index_entries.pop_back(); }},
-       {"num_entries", [](auto& p) { p.work_tiles[0].num_entries += 1; }},
+       {"first_entry in the gap",
+        [](auto& p) { segments_of(p).kv_index_lists[0].first_entry = 1; }},
+       {"num_full", [](auto& p) { segments_of(p).kv_index_lists[0].num_full -= 1; }},
+       {"num_entries of a list",
+        [](auto& p) { segments_of(p).kv_index_lists[0].num_entries += 1; }},
+       {"negative num_entries", [](auto& p) { segments_of(p).kv_index_lists[0].num_entries = -1; }},
+       {"first_entry", [](auto& p) { segments_of(p).kv_index_lists[0].first_entry = 1 << 30; }},
+       {"negative first_entry", [](auto& p) { segments_of(p).kv_index_lists[0].first_entry = -1; }},
+       {"an entry less", [](auto& p) { segments_of(p).kv_index_entries.pop_back(); }},
+       {"num_entries", [](auto& p) { segments_of(p).work_tiles[0].num_entries += 1; }},
        {"counts.gather_entries", [](auto& p) { p.counts.gather_entries += 1; }}});
 
   options.columns = ColumnMode::reorder;
   const auto reorder = make_plan(each.mask, shape, {}, options);
   ASSERT_TRUE(reorder);
-  ASSERT_EQ(reorder->kv_permutations.size(), 1);
+  ASSERT_EQ(segments_of(*reorder).kv_permutations.size(), 1);
   expect_caught(
       *reorder,
-      {{"a key of the order", [](auto& p) { p.permuted_keys[3] = 1024; }},
-       {"a negative key of the order", [](auto& p) { p.permuted_keys[3] = -1; }},
-       {"a key twice", [](auto& p) { p.permuted_keys[3] = p.permuted_keys[4]; }},
-       {"a key less", [](auto& p) { p.permuted_keys.pop_back(); }},
-       {"first_key", [](auto& p) { p.kv_permutations[0].first_key = 1; }},
-       {"negative first_key", [](auto& p) { p.kv_permutations[0].first_key = -1; }},
-       {"num_keys", [](auto& p) { p.kv_permutations[0].num_keys -= 1; }},
-       {"negative num_keys", [](auto& p) { p.kv_permutations[0].num_keys = -1; }},
-       {"no orders", [](auto& p) { p.kv_permutations.clear(); }},
-       {"no order of heads", [](auto& p) { p.permutation_of.clear(); }},
-       {"order of a head", [](auto& p) { p.permutation_of[0] = 1; }},
-       {"negative order of a head", [](auto& p) { p.permutation_of[0] = -2; }},
-       {"a head without the order that work tiles have", [](auto& p) { p.permutation_of[0] = -1; }},
+      {{"a key of the order", [](auto& p) { segments_of(p).permuted_keys[3] = 1024; }},
+       {"a negative key of the order", [](auto& p) { segments_of(p).permuted_keys[3] = -1; }},
+       {"a key twice",
+        [](auto& p) { segments_of(p).permuted_keys[3] = segments_of(p).permuted_keys[4]; }},
+       {"a key less", [](auto& p) { segments_of(p).permuted_keys.pop_back(); }},
+       {"first_key", [](auto& p) { segments_of(p).kv_permutations[0].first_key = 1; }},
+       {"negative first_key", [](auto& p) { segments_of(p).kv_permutations[0].first_key = -1; }},
+       {"num_keys", [](auto& p) { segments_of(p).kv_permutations[0].num_keys -= 1; }},
+       {"negative num_keys", [](auto& p) { segments_of(p).kv_permutations[0].num_keys = -1; }},
+       {"no orders", [](auto& p) { segments_of(p).kv_permutations.clear(); }},
+       {"no order of heads", [](auto& p) { segments_of(p).permutation_of.clear(); }},
+       {"order of a head", [](auto& p) { segments_of(p).permutation_of[0] = 1; }},
+       {"negative order of a head", [](auto& p) { segments_of(p).permutation_of[0] = -2; }},
+       {"a head without the order that work tiles have",
+        [](auto& p) { segments_of(p).permutation_of[0] = -1; }},
        {"the order's segment is not the first",
-        [](auto& p) { std::swap(p.segments[0], p.segments[1]); }},
-       {"the order's segment has tiles", [](auto& p) { p.segments[0].end_tile = 1; }},
-       {"another order", [](auto& p) { p.segments[0].data_index = 1; }},
+        [](auto& p) { std::swap(segments_of(p).segments[0], segments_of(p).segments[1]); }},
+       {"the order's segment has tiles", [](auto& p) { segments_of(p).segments[0].end_tile = 1; }},
+       {"another order", [](auto& p) { segments_of(p).segments[0].data_index = 1; }},
        {"counts.moved_keys", [](auto& p) { p.counts.moved_keys += 1; }}});
 }
 

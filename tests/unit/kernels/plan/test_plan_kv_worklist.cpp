@@ -17,12 +17,15 @@
 #include "plan/kv_worklist.hpp"
 #include "plan/make_kv_worklist.hpp"
 #include "plan/plan_cells.hpp"
+#include "plan/plan_forms.hpp"
 
 namespace fdma {
 namespace {
 
+using testing::has_worklist;
 using testing::MaskCase;
 using testing::pick;
+using testing::worklist_of;
 
 PlanOptions worklist_options(ColumnMode columns = ColumnMode::reorder) {
   PlanOptions options;
@@ -237,9 +240,9 @@ TEST(KvWorklistPlan, HasOneLengthOfSegments) {
   const auto plan = make_plan(mask, shape_for(mask, 1, 2, 2), {}, worklist_options());
   ASSERT_TRUE(plan);
   ASSERT_TRUE(validate(*plan));
-  EXPECT_EQ(worklist_segment(*plan), 64);
+  EXPECT_EQ(worklist_segment(plan->shape, worklist_of(*plan)), 64);
   std::vector<std::int32_t> longest(2);
-  for (const KvWorkTile& work_tile : plan->kv_worklist.work_tiles) {
+  for (const KvWorkTile& work_tile : worklist_of(*plan).work_tiles) {
     std::int32_t& most = longest[static_cast<std::size_t>(work_tile.kv_head)];
     most = std::max(most, work_tile.end_tile - work_tile.begin_tile);
     EXPECT_EQ(work_tile.begin_tile / 64, (work_tile.end_tile - 1) / 64);
@@ -249,18 +252,18 @@ TEST(KvWorklistPlan, HasOneLengthOfSegments) {
 }
 
 TEST(KvWorklistPlan, IsMadeWhereItIsPredictedToPay) {
-  const auto has_worklist = [](const BlockMask& mask, std::int32_t heads_q, ColumnMode columns) {
+  const auto makes_worklist = [](const BlockMask& mask, std::int32_t heads_q, ColumnMode columns) {
     const auto plan =
         make_plan(mask, shape_for(mask, 1, heads_q, 1), {}, worklist_options(columns));
     EXPECT_TRUE(plan) << plan.error().message;
-    return plan && plan->has_worklist();
+    return plan && has_worklist(*plan);
   };
   constexpr ColumnMode kAutomatic = ColumnMode::automatic;
-  EXPECT_FALSE(has_worklist(compiled("causal", 4096), 2, kAutomatic));
-  EXPECT_FALSE(has_worklist(compiled("causal & window(256, 0)", 4096), 2, kAutomatic));
+  EXPECT_FALSE(makes_worklist(compiled("causal", 4096), 2, kAutomatic));
+  EXPECT_FALSE(makes_worklist(compiled("causal & window(256, 0)", 4096), 2, kAutomatic));
   const BlockMask eviction = random_eviction(32768);
-  EXPECT_TRUE(has_worklist(eviction, 2, kAutomatic));
-  EXPECT_FALSE(has_worklist(eviction, 2, ColumnMode::scan));
+  EXPECT_TRUE(makes_worklist(eviction, 2, kAutomatic));
+  EXPECT_FALSE(makes_worklist(eviction, 2, ColumnMode::scan));
 }
 
 TEST(KvWorklistPlan, IsNotMadeWhereHeadsOfAKvHeadDiffer) {
@@ -274,10 +277,10 @@ TEST(KvWorklistPlan, IsNotMadeWhereHeadsOfAKvHeadDiffer) {
   const MaskCase each = testing::combined("per head", 1, 2, heads, {128, 128});
   const auto shared = make_plan(each.mask, shape_for(each.mask, 1, 2, 1), {}, worklist_options());
   ASSERT_TRUE(shared);
-  EXPECT_FALSE(shared->has_worklist());
+  EXPECT_FALSE(has_worklist(*shared));
   const auto apart = make_plan(each.mask, shape_for(each.mask, 1, 2, 2), {}, worklist_options());
   ASSERT_TRUE(apart);
-  EXPECT_TRUE(apart->has_worklist());
+  EXPECT_TRUE(has_worklist(*apart));
   EXPECT_EQ(testing::check_plan(*apart, each), "");
 }
 
@@ -286,7 +289,7 @@ TEST(KvWorklistPlan, RejectsListsThatLeaveTheirArrays) {
       "", testing::make_cells(400, 300, [](auto q, auto k) { return k <= q && k % 2 == 0; }),
       {128, 128});
   const auto plan = make_plan(each.mask, shape_for(each.mask, 1, 64, 1), {}, worklist_options());
-  ASSERT_TRUE(plan && plan->has_worklist() && !plan->kv_worklist.accum_keys.empty());
+  ASSERT_TRUE(plan && has_worklist(*plan) && !worklist_of(*plan).accum_keys.empty());
   const std::function<void(KvWorklist&)> changes[] = {
       [](KvWorklist& lists) { lists.keys[0].key = 300; },
       [](KvWorklist& lists) { lists.keys[0].q_end = 401; },
@@ -302,7 +305,7 @@ TEST(KvWorklistPlan, RejectsListsThatLeaveTheirArrays) {
   };
   for (std::size_t i = 0; i < std::size(changes); ++i) {
     AttentionPlan broken = *plan;
-    changes[i](broken.kv_worklist);
+    changes[i](worklist_of(broken));
     const auto valid = validate(broken);
     ASSERT_FALSE(valid) << i;
     EXPECT_EQ(valid.error().code, ErrorCode::internal) << i;

@@ -8,11 +8,13 @@
 #include "fdma/masks/lower.hpp"
 #include "fdma/masks/parse.hpp"
 #include "mask_suite.hpp"
+#include "plan/plan_forms.hpp"
 
 namespace fdma {
 namespace {
 
 using testing::MaskCase;
+using testing::segments_of;
 
 BlockMask compiled(const char* spec, std::int64_t n) {
   MaskShape shape;
@@ -40,22 +42,27 @@ std::int64_t kv_head(const AttentionPlan& plan, const WorkTile& work_tile) {
 TEST(PlanOrder, TakesTheLongestWorkTilesFirst) {
   const auto plan = make_plan(compiled("causal", 2048), shape_of(2048, 2, 4, 2));
   ASSERT_TRUE(plan);
-  ASSERT_EQ(plan->work_tiles.size(), 2U * 4 * 16);
+  ASSERT_EQ(segments_of(*plan).work_tiles.size(), 2U * 4 * 16);
   EXPECT_TRUE(std::is_sorted(
-      plan->work_tiles.begin(), plan->work_tiles.end(),
+      segments_of(*plan).work_tiles.begin(), segments_of(*plan).work_tiles.end(),
       [](const WorkTile& a, const WorkTile& b) { return a.num_tiles > b.num_tiles; }));
-  EXPECT_EQ(plan->work_tiles.front().num_tiles, 16);
-  EXPECT_EQ(plan->work_tiles.back().num_tiles, 1);
+  EXPECT_EQ(segments_of(*plan).work_tiles.front().num_tiles, 16);
+  EXPECT_EQ(segments_of(*plan).work_tiles.back().num_tiles, 1);
 }
 
 TEST(PlanOrder, PutsTheQueryHeadsOfAGroupSideBySide) {
   const auto plan = make_plan(compiled("causal", 1024), shape_of(1024, 2, 6, 2));
   ASSERT_TRUE(plan);
-  for (std::size_t i = 0; i < plan->work_tiles.size(); i += 3) {
+  for (std::size_t i = 0; i < segments_of(*plan).work_tiles.size(); i += 3) {
     for (std::size_t j = i + 1; j < i + 3; ++j) {
-      EXPECT_EQ(kv_head(*plan, plan->work_tiles[j]), kv_head(*plan, plan->work_tiles[i])) << j;
-      EXPECT_EQ(plan->work_tiles[j].q_tile, plan->work_tiles[i].q_tile) << j;
-      EXPECT_EQ(plan->work_tiles[j].head, plan->work_tiles[j - 1].head + 1) << j;
+      EXPECT_EQ(kv_head(*plan, segments_of(*plan).work_tiles[j]),
+                kv_head(*plan, segments_of(*plan).work_tiles[i]))
+          << j;
+      EXPECT_EQ(segments_of(*plan).work_tiles[j].q_tile, segments_of(*plan).work_tiles[i].q_tile)
+          << j;
+      EXPECT_EQ(segments_of(*plan).work_tiles[j].head,
+                segments_of(*plan).work_tiles[j - 1].head + 1)
+          << j;
     }
   }
 }
@@ -71,8 +78,8 @@ TEST(PlanOrder, TakesKvHeadsInGroupsThatFitInL2) {
     const auto plan = make_plan(compiled("causal", 1024), shape, {}, options);
     ASSERT_TRUE(plan);
     std::int64_t l2_group = 0;
-    std::int32_t num_tiles = plan->work_tiles.front().num_tiles;
-    for (const WorkTile& work_tile : plan->work_tiles) {
+    std::int32_t num_tiles = segments_of(*plan).work_tiles.front().num_tiles;
+    for (const WorkTile& work_tile : segments_of(*plan).work_tiles) {
       const std::int64_t of_work_tile = kv_head(*plan, work_tile) / heads;
       EXPECT_GE(of_work_tile, l2_group);
       if (of_work_tile == l2_group) {
@@ -90,8 +97,9 @@ TEST(PlanOrder, TakesOneHeadWhereNoneFits) {
   options.l2_bytes = 0;
   const auto plan = make_plan(compiled("causal", 512), shape_of(512, 1, 2, 2), {}, options);
   ASSERT_TRUE(plan);
-  for (std::size_t i = 0; i < plan->work_tiles.size(); ++i) {
-    EXPECT_EQ(plan->work_tiles[i].head, i < plan->work_tiles.size() / 2 ? 0 : 1);
+  for (std::size_t i = 0; i < segments_of(*plan).work_tiles.size(); ++i) {
+    EXPECT_EQ(segments_of(*plan).work_tiles[i].head,
+              i < segments_of(*plan).work_tiles.size() / 2 ? 0 : 1);
   }
 }
 
@@ -102,11 +110,12 @@ TEST(PlanSize, KeepsFewSegmentsForMasksThatMoveInStep) {
        {"true", "causal", "causal & window(1024)", "causal & (window(4096) | sink(4))"}) {
     const auto plan = make_plan(compiled(spec, kLen), shape_of(kLen, 1, 2, 1));
     ASSERT_TRUE(plan) << spec;
-    EXPECT_LE(plan->segments.size(), 160U) << spec;
-    EXPECT_LE(plan->num_bitmaps(), 8) << spec;
-    EXPECT_EQ(plan->work_tiles.size(), 2U * kLen / 128) << spec;
+    EXPECT_LE(segments_of(*plan).segments.size(), 160U) << spec;
+    EXPECT_LE(segments_of(*plan).num_bitmaps(plan->words_per_bitmap()), 8) << spec;
+    EXPECT_EQ(segments_of(*plan).work_tiles.size(), 2U * kLen / 128) << spec;
     EXPECT_LE(plan->size_bytes(),
-              static_cast<std::int64_t>(plan->work_tiles.size() * sizeof(WorkTile)) + (16 << 10))
+              static_cast<std::int64_t>(segments_of(*plan).work_tiles.size() * sizeof(WorkTile)) +
+                  (16 << 10))
         << spec;
   }
 }

@@ -9,6 +9,7 @@
 #include "backend/scattered_cases.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "plan/plan_cells.hpp"
+#include "plan/plan_forms.hpp"
 #include "plan/regions.hpp"
 
 namespace fdma {
@@ -18,6 +19,7 @@ using testing::Cells;
 using testing::kColumnModes;
 using testing::MaskCase;
 using testing::pick;
+using testing::segments_of;
 
 constexpr BlockShape kBlock{128, 128};
 
@@ -104,12 +106,12 @@ TEST(PlanRegions, ShareListsAndOrdersBetweenHeads) {
       plan_of(mask, shape_of(mask, 1, 1, 1), Backend::cpu, ColumnMode::gather);
   const AttentionPlan many = plan_of(mask, shape, Backend::cpu, ColumnMode::gather);
   EXPECT_GT(one.counts.gather_chunks, 0);
-  EXPECT_EQ(many.kv_index_entries, one.kv_index_entries);
+  EXPECT_EQ(segments_of(many).kv_index_entries, segments_of(one).kv_index_entries);
   EXPECT_EQ(many.counts.gather_entries, 24 * one.counts.gather_entries);
   const AttentionPlan ordered = plan_of(mask, shape, Backend::cpu, ColumnMode::reorder);
-  ASSERT_EQ(ordered.kv_permutations.size(), 1);
-  EXPECT_EQ(ordered.permutation_of, std::vector<std::int32_t>(6, 0));
-  EXPECT_EQ(ordered.counts.moved_keys, 6 * ordered.kv_permutations[0].num_keys);
+  ASSERT_EQ(segments_of(ordered).kv_permutations.size(), 1);
+  EXPECT_EQ(segments_of(ordered).permutation_of, std::vector<std::int32_t>(6, 0));
+  EXPECT_EQ(ordered.counts.moved_keys, 6 * segments_of(ordered).kv_permutations[0].num_keys);
 }
 
 TEST(PlanRegions, OrderTheKeysThatAreSeen) {
@@ -117,7 +119,7 @@ TEST(PlanRegions, OrderTheKeysThatAreSeen) {
   for (const MaskCase& mask : testing::scattered_cases(300, 700, 10)) {
     const AttentionPlan plan =
         plan_of(mask, shape_of(mask, 1, 1, 1), Backend::cpu, ColumnMode::reorder);
-    if (plan.kv_permutations.empty()) continue;
+    if (segments_of(plan).kv_permutations.empty()) continue;
     ++num_orders;
     std::vector<bool> is_seen(700, false);
     for (std::int64_t q = 0; q < 300; ++q) {
@@ -125,7 +127,7 @@ TEST(PlanRegions, OrderTheKeysThatAreSeen) {
         if (mask.cells[0].get(q, k) != 0) is_seen[static_cast<std::size_t>(k)] = true;
       }
     }
-    for (const std::int32_t key : plan.permuted_keys) {
+    for (const std::int32_t key : segments_of(plan).permuted_keys) {
       EXPECT_TRUE(is_seen[static_cast<std::size_t>(key)]) << mask.name;
       is_seen[static_cast<std::size_t>(key)] = false;
     }
@@ -160,7 +162,8 @@ TEST(PlanRegions, GatherBitmapsOnlyWhereThatPays) {
   EXPECT_EQ(scan.counts.gather_chunks, 0);
   EXPECT_EQ(gather.counts.gather_chunks, 2);
   EXPECT_EQ(gather.counts.gather_entries, 2 * 66);
-  EXPECT_EQ(gather.bitmaps.size() + gather.row_intervals.size(), 0);  // none is used any more
+  EXPECT_EQ(segments_of(gather).bitmaps.size() + segments_of(gather).row_intervals.size(),
+            0);  // none is used any more
 
   std::mt19937 rng(2);
   Cells cells(256, 2048);
@@ -231,7 +234,7 @@ TEST(PlanRegions, RejectGatheringOfWideHeadsOnSm90) {
     const auto plan = make_plan(mask.mask, shape, {}, options);
     EXPECT_EQ(plan.has_value(), mode != ColumnMode::gather);
     if (plan) {
-      EXPECT_TRUE(plan->kv_index_lists.empty());
+      EXPECT_TRUE(segments_of(*plan).kv_index_lists.empty());
     }
     shape.head_dim = shape.head_dim_v = 128;
     EXPECT_TRUE(make_plan(mask.mask, shape, {}, options));

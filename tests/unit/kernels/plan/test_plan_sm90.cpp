@@ -11,6 +11,7 @@
 #include "mask_suite.hpp"
 #include "plan/bitmap_order.hpp"
 #include "plan/plan_cells.hpp"
+#include "plan/plan_forms.hpp"
 #include "sm90/shared/fragment.hpp"
 
 namespace fdma {
@@ -19,6 +20,7 @@ namespace {
 using testing::Cells;
 using ::testing::HasSubstr;
 using testing::MaskCase;
+using testing::segments_of;
 
 constexpr BlockShape kTile{128, 128};
 
@@ -84,8 +86,8 @@ PlanOptions for_sm90() {
 // Returns the plan with its bitmaps in the order of the CPU.
 AttentionPlan with_key_major_bitmaps(AttentionPlan plan) {
   const std::vector<std::size_t> bits = bits_of_cells();
-  for (std::int64_t i = 0; i < plan.num_bitmaps(); ++i) {
-    const auto first = plan.bitmaps.begin() + i * 256;
+  for (std::int64_t i = 0; i < segments_of(plan).num_bitmaps(plan.words_per_bitmap()); ++i) {
+    const auto first = segments_of(plan).bitmaps.begin() + i * 256;
     const std::vector<std::uint64_t> words(first, first + 256);
     std::fill(first, first + 256, 0);
     for (std::size_t cell = 0; cell < bits.size(); ++cell) {
@@ -106,7 +108,8 @@ std::string plan_error(const MaskCase& mask, const AttentionShape& shape,
   if (plan->backend != Backend::sm90 || plan->tile.block_kv != 128 ||
       plan->tile.block_q * plan->heads_per_tile != 128)
     return "not a plan of sm90";
-  if (columns == ColumnMode::scan && !plan->kv_index_lists.empty()) return "kv index lists";
+  if (columns == ColumnMode::scan && !segments_of(*plan).kv_index_lists.empty())
+    return "kv index lists";
   if (const auto valid = validate(*plan); !valid) return mask.name + ": " + valid.error().message;
   return testing::check_plan(*plan, mask);
 }
@@ -180,13 +183,13 @@ TEST(PlanForSm90, IsCheckedByValidate) {
   for (const auto& [row, col] : {std::pair{100, 0}, {127, 127}, {0, 100}, {99, 127}, {64, 101}}) {
     AttentionPlan changed = *plan;
     const std::size_t bit = bits[static_cast<std::size_t>(row * 128 + col)];
-    changed.bitmaps[bit / 64] |= std::uint64_t{1} << (bit % 64);
+    segments_of(changed).bitmaps[bit / 64] |= std::uint64_t{1} << (bit % 64);
     const auto checked = validate(changed);
     ASSERT_FALSE(checked) << row << " " << col;
     EXPECT_EQ(checked.error().code, ErrorCode::internal);
   }
   AttentionPlan shorter = *plan;
-  shorter.bitmaps.pop_back();
+  segments_of(shorter).bitmaps.pop_back();
   EXPECT_FALSE(validate(shorter));
 }
 

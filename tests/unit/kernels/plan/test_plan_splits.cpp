@@ -19,6 +19,7 @@
 #include "mask_suite.hpp"
 #include "plan/bitmap_order.hpp"
 #include "plan/plan_cells.hpp"
+#include "plan/plan_forms.hpp"
 #include "plan/plan_mutations.hpp"
 #include "plan/splits.hpp"
 
@@ -28,6 +29,7 @@ namespace {
 using testing::expect_caught;
 using ::testing::HasSubstr;
 using testing::MaskCase;
+using testing::segments_of;
 
 constexpr BlockShape kTile{128, 128};
 
@@ -64,12 +66,12 @@ BlockMask compiled(const char* spec, std::int64_t q_len, std::int64_t kv_len) {
 std::string plan_error(const MaskCase& mask, const AttentionShape& shape,
                        const PlanOptions& options, PlanCounts* counts) {
   const AttentionPlan plan = plan_of(mask.mask, shape, options);
-  if (options.split == SplitMode::never && !plan.split_rows.empty()) return "split";
+  if (options.split == SplitMode::never && !segments_of(plan).split_rows.empty()) return "split";
   if (options.pack == PackMode::never && plan.heads_per_tile != 1) return "packed";
   if (plan.heads_per_tile * plan.tile.block_q != 128) return "a tile of other than 128 rows";
   if (const auto valid = validate(plan); !valid) return mask.name + ": " + valid.error().message;
   const std::string error = testing::check_plan(plan, mask);
-  if (!error.empty() || counts == nullptr || plan.split_rows.empty()) return error;
+  if (!error.empty() || counts == nullptr || segments_of(plan).split_rows.empty()) return error;
   counts->full_tiles += plan.counts.full_tiles;
   counts->bitmap_tiles += plan.counts.bitmap_tiles;
   counts->row_tiles += plan.counts.row_tiles;
@@ -216,7 +218,7 @@ TEST(SplitPlans, CoverLongRowsOfDecode) {
         const AttentionPlan plan = plan_of(mask.mask, shape);
         ASSERT_TRUE(validate(plan)) << validate(plan).error().message;
         EXPECT_EQ(plan.heads_per_tile, heads_per_tile_of_group(group));
-        EXPECT_FALSE(plan.split_rows.empty());
+        EXPECT_FALSE(segments_of(plan).split_rows.empty());
         if (group == 7 || group == 1) {
           EXPECT_EQ(testing::check_plan(plan, mask), "");
         }
@@ -227,8 +229,8 @@ TEST(SplitPlans, CoverLongRowsOfDecode) {
 
 double balance_of(const AttentionPlan& plan, std::int32_t num_workers) {
   double tiles = 0;
-  for (const WorkTile& work_tile : plan.work_tiles) tiles += work_tile.num_tiles;
-  return tiles / num_workers / predicted_tiles(plan, num_workers);
+  for (const WorkTile& work_tile : segments_of(plan).work_tiles) tiles += work_tile.num_tiles;
+  return tiles / num_workers / predicted_tiles(plan, segments_of(plan), num_workers);
 }
 
 TEST(SplitPlans, KeepWorkersBusyInDecode) {
@@ -243,7 +245,7 @@ TEST(SplitPlans, KeepWorkersBusyInDecode) {
     const double rows = static_cast<double>(batch) * heads_kv;
     // The bound is the best possible time plus a work tile and the combination.
     const double ideal = rows * 1024 / 132;
-    EXPECT_LT(predicted_tiles(plan, 132), 1.06 * ideal + 1.2 + 2.6) << what;
+    EXPECT_LT(predicted_tiles(plan, segments_of(plan), 132), 1.06 * ideal + 1.2 + 2.6) << what;
     EXPECT_GT(balance_of(plan, 132), rows < 2 ? 0.6 : 0.85) << what;
   }
 }
@@ -259,16 +261,16 @@ TEST(SplitPlans, GainWhatIsAskedOrStayWhole) {
         const AttentionPlan whole = plan_of(mask, shape, for_sm90(SplitMode::never));
         const std::string what = fmt::format("{} {}x{} heads {}", spec, q_len, kv_len, heads);
         ASSERT_TRUE(validate(split)) << what;
-        const double split_time = predicted_tiles(split, 132),
-                     whole_time = predicted_tiles(whole, 132);
-        if (split.split_rows.empty()) {
+        const double split_time = predicted_tiles(split, segments_of(split), 132),
+                     whole_time = predicted_tiles(whole, segments_of(whole), 132);
+        if (segments_of(split).split_rows.empty()) {
           EXPECT_EQ(split, whole) << what;
         } else {
           EXPECT_LE(split_time, 0.97 * whole_time + 1e-9) << what;
         }
         // Long rows are split if workers would be idle.
-        if (whole_time > 20 && whole.work_tiles.size() < 40) {
-          EXPECT_FALSE(split.split_rows.empty()) << what;
+        if (whole_time > 20 && segments_of(whole).work_tiles.size() < 40) {
+          EXPECT_FALSE(segments_of(split).split_rows.empty()) << what;
         }
       }
     }
@@ -278,7 +280,7 @@ TEST(SplitPlans, GainWhatIsAskedOrStayWhole) {
 TEST(SplitPlans, StayWholeWhereThereAreWorkTilesForAll) {
   for (const char* spec : {"causal", "~(k < 0)"}) {
     const BlockMask mask = compiled(spec, 8192, 8192);
-    EXPECT_TRUE(plan_of(mask, half_shape(mask, 4, 32, 8)).split_rows.empty());
+    EXPECT_TRUE(segments_of(plan_of(mask, half_shape(mask, 4, 32, 8))).split_rows.empty());
   }
 }
 
@@ -289,10 +291,11 @@ TEST(SplitPlans, SplitOneLongRowAmongManyShortOnes) {
   const AttentionShape shape = half_shape(mask, 1, 4, 4);
   const AttentionPlan plan = plan_of(mask, shape);
   ASSERT_TRUE(validate(plan));
-  EXPECT_EQ(plan.split_rows.size(), 4U);
-  for (const SplitRow& row : plan.split_rows) EXPECT_EQ(row.q_tile, 0);
-  EXPECT_LT(predicted_tiles(plan, 132),
-            0.6 * predicted_tiles(plan_of(mask, shape, for_sm90(SplitMode::never)), 132));
+  EXPECT_EQ(segments_of(plan).split_rows.size(), 4U);
+  for (const SplitRow& row : segments_of(plan).split_rows) EXPECT_EQ(row.q_tile, 0);
+  const AttentionPlan whole = plan_of(mask, shape, for_sm90(SplitMode::never));
+  EXPECT_LT(predicted_tiles(plan, segments_of(plan), 132),
+            0.6 * predicted_tiles(whole, segments_of(whole), 132));
 }
 
 TEST(SplitPlans, FollowTheNumberOfWorkers) {
@@ -301,7 +304,7 @@ TEST(SplitPlans, FollowTheNumberOfWorkers) {
   for (const std::int32_t workers : {1, 4, 16, 64}) {
     options.num_workers = workers;
     const AttentionPlan plan = plan_of(mask, half_shape(mask, 1, 1, 1), options);
-    EXPECT_EQ(plan.work_tiles.size(), static_cast<std::size_t>(std::min(workers, 64)));
+    EXPECT_EQ(segments_of(plan).work_tiles.size(), static_cast<std::size_t>(std::min(workers, 64)));
   }
   options.num_workers = -1;
   const auto refused = make_plan(mask, half_shape(mask, 1, 1, 1), {}, options);
@@ -312,10 +315,10 @@ TEST(SplitPlans, FollowTheNumberOfWorkers) {
 TEST(SplitPlans, AreNotMadeForTheCpu) {
   const BlockMask mask = compiled("causal", 1, 65536);
   const AttentionPlan plan = plan_of(mask, half_shape(mask, 1, 8, 1), {});
-  EXPECT_TRUE(plan.split_rows.empty());
+  EXPECT_TRUE(segments_of(plan).split_rows.empty());
   EXPECT_EQ(plan.heads_per_tile, 1);
-  EXPECT_EQ(plan.work_tiles.size(), 8U);
-  EXPECT_EQ(num_partials(plan), 0);
+  EXPECT_EQ(segments_of(plan).work_tiles.size(), 8U);
+  EXPECT_EQ(num_partials(segments_of(plan)), 0);
 }
 
 // The work of a row does not depend on how it is split.
@@ -327,12 +330,12 @@ TEST(SplitPlans, CountTheSameWork) {
     const AttentionShape shape = half_shape(mask.mask, 1, 2, 2);
     const AttentionPlan split = plan_of(mask.mask, shape),
                         whole = plan_of(mask.mask, shape, for_sm90(SplitMode::never));
-    ASSERT_FALSE(split.split_rows.empty());
+    ASSERT_FALSE(segments_of(split).split_rows.empty());
     EXPECT_EQ(split.counts, whole.counts);
     const auto work_of = [](const AttentionPlan& plan) {
-      const WorkCounter counter(plan, 64, false);
+      const WorkCounter counter(plan, segments_of(plan), 64, false);
       PlanWork sum;
-      for (const WorkTile& work_tile : plan.work_tiles) {
+      for (const WorkTile& work_tile : segments_of(plan).work_tiles) {
         const PlanWork work = counter.of(work_tile);
         EXPECT_EQ(work.tiles(), work_tile.num_tiles);
         for (std::size_t kind = 0; kind < work.steps.size(); ++kind) {
@@ -376,36 +379,43 @@ TEST(SplitPlans, AreShownByTheirText) {
 TEST(ValidatePlan, RejectsOneChangedFieldOfSplitRows) {
   const BlockMask mask = compiled("causal", 100, 3000);
   const AttentionPlan plan = plan_of(mask, half_shape(mask, 2, 2, 2));
-  ASSERT_EQ(plan.split_rows.size(), 4U);
-  ASSERT_GT(plan.split_rows[0].num_partials, 2);
+  ASSERT_EQ(segments_of(plan).split_rows.size(), 4U);
+  ASSERT_GT(segments_of(plan).split_rows[0].num_partials, 2);
   expect_caught(
       plan,
-      {{"a work tile less", [](auto& p) { p.work_tiles.pop_back(); }},
-       {"a work tile twice", [](auto& p) { p.work_tiles[1] = p.work_tiles[0]; }},
-       {"whole", [](auto& p) { p.work_tiles[0].partial = kWholeRow; }},
-       {"another partial", [](auto& p) { ++p.work_tiles[0].partial; }},
-       {"a partial of another row", [](auto& p) { p.work_tiles[0].partial = num_partials(p) - 1; }},
+      {{"a work tile less", [](auto& p) { segments_of(p).work_tiles.pop_back(); }},
+       {"a work tile twice",
+        [](auto& p) { segments_of(p).work_tiles[1] = segments_of(p).work_tiles[0]; }},
+       {"whole", [](auto& p) { segments_of(p).work_tiles[0].partial = kWholeRow; }},
+       {"another partial", [](auto& p) { ++segments_of(p).work_tiles[0].partial; }},
+       {"a partial of another row",
+        [](auto& p) { segments_of(p).work_tiles[0].partial = num_partials(segments_of(p)) - 1; }},
        {"no such partial",
-        [](auto& p) { p.work_tiles[0].partial = static_cast<std::int32_t>(num_partials(p)); }},
-       {"a tile less", [](auto& p) { --p.work_tiles[0].num_tiles; }},
-       {"a tile more", [](auto& p) { ++p.work_tiles[0].num_tiles; }},
-       {"no tile", [](auto& p) { p.work_tiles[0].num_tiles = 0; }},
-       {"a later tile", [](auto& p) { ++p.work_tiles[0].first_tile; }},
-       {"a tile before the first", [](auto& p) { p.work_tiles[0].first_tile = -1; }},
-       {"far beyond the end", [](auto& p) { p.work_tiles[0].first_tile = 0x7fffffff; }},
-       {"other entries", [](auto& p) { ++p.work_tiles[0].num_entries; }},
-       {"a row less", [](auto& p) { p.split_rows.pop_back(); }},
+        [](auto& p) {
+          segments_of(p).work_tiles[0].partial =
+              static_cast<std::int32_t>(num_partials(segments_of(p)));
+        }},
+       {"a tile less", [](auto& p) { --segments_of(p).work_tiles[0].num_tiles; }},
+       {"a tile more", [](auto& p) { ++segments_of(p).work_tiles[0].num_tiles; }},
+       {"no tile", [](auto& p) { segments_of(p).work_tiles[0].num_tiles = 0; }},
+       {"a later tile", [](auto& p) { ++segments_of(p).work_tiles[0].first_tile; }},
+       {"a tile before the first", [](auto& p) { segments_of(p).work_tiles[0].first_tile = -1; }},
+       {"far beyond the end",
+        [](auto& p) { segments_of(p).work_tiles[0].first_tile = 0x7fffffff; }},
+       {"other entries", [](auto& p) { ++segments_of(p).work_tiles[0].num_entries; }},
+       {"a row less", [](auto& p) { segments_of(p).split_rows.pop_back(); }},
        {"a row twice",
         [](auto& p) {
-          p.split_rows[1].head = p.split_rows[0].head;
-          p.split_rows[1].batch = p.split_rows[0].batch;
+          segments_of(p).split_rows[1].head = segments_of(p).split_rows[0].head;
+          segments_of(p).split_rows[1].batch = segments_of(p).split_rows[0].batch;
         }},
-       {"no such batch element", [](auto& p) { p.split_rows[0].batch = 2; }},
-       {"no such head", [](auto& p) { p.split_rows[0].head = -1; }},
-       {"no such tile", [](auto& p) { p.split_rows[0].q_tile = 1; }},
-       {"a gap of partials", [](auto& p) { ++p.split_rows[1].first_partial; }},
-       {"one partial", [](auto& p) { p.split_rows[3].num_partials = 1; }},
-       {"very many partials", [](auto& p) { p.split_rows[3].num_partials = 0x7fffffff; }},
+       {"no such batch element", [](auto& p) { segments_of(p).split_rows[0].batch = 2; }},
+       {"no such head", [](auto& p) { segments_of(p).split_rows[0].head = -1; }},
+       {"no such tile", [](auto& p) { segments_of(p).split_rows[0].q_tile = 1; }},
+       {"a gap of partials", [](auto& p) { ++segments_of(p).split_rows[1].first_partial; }},
+       {"one partial", [](auto& p) { segments_of(p).split_rows[3].num_partials = 1; }},
+       {"very many partials",
+        [](auto& p) { segments_of(p).split_rows[3].num_partials = 0x7fffffff; }},
        {"counts", [](auto& p) { ++p.counts.full_tiles; }}});
 }
 
@@ -417,21 +427,22 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfPackedHeads) {
       kTile);
   const AttentionPlan plan = plan_of(mask.mask, half_shape(mask.mask, 1, 12, 1));
   ASSERT_EQ(plan.heads_per_tile, 8);
-  ASSERT_EQ(plan.work_tiles.size(), 4U);
-  ASSERT_EQ(plan.num_bitmaps(), 2);
-  expect_caught(
-      plan, {{"heads", [](auto& p) { p.heads_per_tile = 4; }},
-             {"no heads", [](auto& p) { p.heads_per_tile = 0; }},
-             {"heads below zero", [](auto& p) { p.heads_per_tile = -8; }},
-             {"rows", [](auto& p) { p.tile.block_q = 32; }},
-             {"keys", [](auto& p) { p.tile.block_kv = 256; }},
-             {"backend", [](auto& p) { p.backend = Backend::cpu; }},
-             {"not the first head", [](auto& p) { ++p.work_tiles[0].head; }},
-             {"a partial", [](auto& p) { p.work_tiles[0].partial = 0; }},
-             {"a first tile", [](auto& p) { p.work_tiles[0].first_tile = 1; }},
-             // The second tile has 4 queries, which take its first 32 rows.
-             {"a bit of a row that does not exist", [](auto& p) { p.bitmaps[256 + 16 * 4] |= 1; }},
-             {"bitmaps", [](auto& p) { p.bitmaps.resize(2 * 32); }}});
+  ASSERT_EQ(segments_of(plan).work_tiles.size(), 4U);
+  ASSERT_EQ(segments_of(plan).num_bitmaps(plan.words_per_bitmap()), 2);
+  expect_caught(plan,
+                {{"heads", [](auto& p) { p.heads_per_tile = 4; }},
+                 {"no heads", [](auto& p) { p.heads_per_tile = 0; }},
+                 {"heads below zero", [](auto& p) { p.heads_per_tile = -8; }},
+                 {"rows", [](auto& p) { p.tile.block_q = 32; }},
+                 {"keys", [](auto& p) { p.tile.block_kv = 256; }},
+                 {"backend", [](auto& p) { p.backend = Backend::cpu; }},
+                 {"not the first head", [](auto& p) { ++segments_of(p).work_tiles[0].head; }},
+                 {"a partial", [](auto& p) { segments_of(p).work_tiles[0].partial = 0; }},
+                 {"a first tile", [](auto& p) { segments_of(p).work_tiles[0].first_tile = 1; }},
+                 // The second tile has 4 queries, which take its first 32 rows.
+                 {"a bit of a row that does not exist",
+                  [](auto& p) { segments_of(p).bitmaps[256 + 16 * 4] |= 1; }},
+                 {"bitmaps", [](auto& p) { segments_of(p).bitmaps.resize(2 * 32); }}});
 }
 
 TEST(PartialLayout, PutsOutputsBeforeTheirSums) {

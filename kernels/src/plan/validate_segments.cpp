@@ -1,4 +1,4 @@
-// Validates a plan. After it no backend accesses memory outside an array, and no cell that does not
+// Validates plans of segments. After it no backend accesses memory outside an array, and no cell that does not
 // exist is true.
 //
 // Shared data are checked once, however many work tiles use them: the extent of a bitmap, the
@@ -11,10 +11,7 @@
 #include <bit>
 
 #include "fdma/formats/convert.hpp"
-#include "fdma/kernels/plan.hpp"
-#include "plan/closed_form.hpp"
-#include "plan/make_kv_worklist.hpp"
-#include "plan/splits.hpp"
+#include "plan/forms.hpp"
 #include "plan/thread_cells.hpp"
 #include "plan/validate_kv_index_lists.hpp"
 #include "plan/validate_splits.hpp"
@@ -36,26 +33,12 @@ Result<void> check_offsets(std::string_view name, const std::vector<std::int64_t
   return {};
 }
 
-Result<void> check_heads_per_tile(const AttentionPlan& plan) {
-  const BackendTraits& traits = plan.backend.traits();
-  const std::int32_t heads = plan.heads_per_tile;
-  const bool is_packing = traits.packs_heads && !plan.is_backward();
-  const bool has_its_tile =
-      !traits.has_one_tile || (heads * plan.tile.block_q == traits.tile.block_q &&
-                               plan.tile.block_kv == traits.tile.block_kv);
-  const bool is_right = heads > 0 && std::has_single_bit(static_cast<unsigned>(heads)) &&
-                        (heads == 1 || is_packing) && has_its_tile;
-  if (is_right) return {};
-  return wrong(fmt::format("heads_per_tile: {} with tiles of {} x {} of {}", heads,
-                           plan.tile.block_q, plan.tile.block_kv, to_string(plan.backend)));
-}
-
-Result<void> check_arrays(const AttentionPlan& plan) {
-  if (plan.bitmaps.size() % static_cast<std::size_t>(plan.words_per_bitmap()) != 0) {
+Result<void> check_arrays(const PlanHeader& header, const SegmentPlan& plan) {
+  if (plan.bitmaps.size() % static_cast<std::size_t>(header.words_per_bitmap()) != 0) {
     return wrong(fmt::format("bitmaps: {} words are no multiple of {}", plan.bitmaps.size(),
-                             plan.words_per_bitmap()));
+                             header.words_per_bitmap()));
   }
-  const auto panel_rows = static_cast<std::size_t>(plan.mask_tile().block_q);
+  const auto panel_rows = static_cast<std::size_t>(header.mask_tile().block_q);
   if (plan.row_offsets.empty() || (plan.row_offsets.size() - 1) % panel_rows != 0) {
     return wrong(fmt::format("row_offsets: expected a multiple of {} entries and one more, got {}",
                              panel_rows, plan.row_offsets.size()));
@@ -94,16 +77,16 @@ Extent extent_of_thread_words(const std::uint64_t* words, std::int64_t heads) {
   return extent;
 }
 
-Extent extent_of_bitmap(const AttentionPlan& plan, std::int64_t index) {
-  if (plan.backend.traits().bitmap_order == BitmapOrder::thread_fragments) {
-    return extent_of_thread_words(plan.bitmaps.data() + index * plan.words_per_bitmap(),
-                                  plan.heads_per_tile);
+Extent extent_of_bitmap(const PlanHeader& header, const SegmentPlan& plan, std::int64_t index) {
+  if (header.backend.traits().bitmap_order == BitmapOrder::thread_fragments) {
+    return extent_of_thread_words(plan.bitmaps.data() + index * header.words_per_bitmap(),
+                                  header.heads_per_tile);
   }
-  const auto* bytes =
-      reinterpret_cast<const unsigned char*>(plan.bitmaps.data() + index * plan.words_per_bitmap());
-  const std::int64_t key_bytes = plan.mask_tile().block_q / 8;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(plan.bitmaps.data() +
+                                                             index * header.words_per_bitmap());
+  const std::int64_t key_bytes = header.mask_tile().block_q / 8;
   Extent extent;
-  for (std::int64_t key = 0; key < plan.mask_tile().block_kv; ++key) {
+  for (std::int64_t key = 0; key < header.mask_tile().block_kv; ++key) {
     for (std::int64_t byte = 0; byte < key_bytes; ++byte) {
       const unsigned char rows = bytes[key * key_bytes + byte];
       if (rows == 0) continue;
@@ -114,9 +97,9 @@ Extent extent_of_bitmap(const AttentionPlan& plan, std::int64_t index) {
   return extent;
 }
 
-Extent extent_of_panel(const AttentionPlan& plan, std::int64_t index) {
+Extent extent_of_panel(const PlanHeader& header, const SegmentPlan& plan, std::int64_t index) {
   Extent extent;
-  const std::int64_t panel_rows = plan.mask_tile().block_q;
+  const std::int64_t panel_rows = header.mask_tile().block_q;
   for (std::int64_t row = 0; row < panel_rows; ++row) {
     const auto at = static_cast<std::size_t>(index * panel_rows + row);
     for (std::int64_t i = plan.row_offsets[at]; i < plan.row_offsets[at + 1]; ++i) {
@@ -130,14 +113,18 @@ Extent extent_of_panel(const AttentionPlan& plan, std::int64_t index) {
 
 class WorkTileChecker {
  public:
-  explicit WorkTileChecker(const AttentionPlan& plan)
-      : plan_(plan), tile_(plan.mask_tile()), checked_for_(plan.kv_index_lists.size()) {
-    for (std::int64_t i = 0; i < plan.num_bitmaps(); ++i) {
-      bitmaps_.push_back(extent_of_bitmap(plan, i));
+  WorkTileChecker(const PlanHeader& header, const SegmentPlan& plan)
+      : header_(header),
+        plan_(plan),
+        tile_(header.mask_tile()),
+        checked_for_(plan.kv_index_lists.size()) {
+    for (std::int64_t i = 0; i < plan.num_bitmaps(header.words_per_bitmap()); ++i) {
+      bitmaps_.push_back(extent_of_bitmap(header, plan, i));
     }
     const auto num_panels =
         (static_cast<std::int64_t>(plan.row_offsets.size()) - 1) / tile_.block_q;
-    for (std::int64_t i = 0; i < num_panels; ++i) panels_.push_back(extent_of_panel(plan, i));
+    for (std::int64_t i = 0; i < num_panels; ++i)
+      panels_.push_back(extent_of_panel(header, plan, i));
   }
 
   Result<void> check(std::size_t index) {
@@ -145,9 +132,9 @@ class WorkTileChecker {
     const auto fail = [index](const std::string& message) {
       return wrong(fmt::format("work_tiles[{}]: {}", index, message));
     };
-    if (work_tile.batch < 0 || work_tile.batch >= plan_.shape.batch || work_tile.head < 0 ||
-        work_tile.head >= plan_.shape.heads_q || work_tile.q_tile < 0 || work_tile.step < 0 ||
-        work_tile.q_tile >= ceil_div(plan_.row_len(work_tile.batch), tile_.block_q)) {
+    if (work_tile.batch < 0 || work_tile.batch >= header_.shape.batch || work_tile.head < 0 ||
+        work_tile.head >= header_.shape.heads_q || work_tile.q_tile < 0 || work_tile.step < 0 ||
+        work_tile.q_tile >= ceil_div(header_.row_len(work_tile.batch), tile_.block_q)) {
       return fail(fmt::format("batch {} head {} q_tile {} step {} is outside the shape",
                               work_tile.batch, work_tile.head, work_tile.q_tile, work_tile.step));
     }
@@ -158,9 +145,9 @@ class WorkTileChecker {
       return fail(fmt::format("segments {} + {} of {}", work_tile.first_segment,
                               work_tile.num_segments, plan_.segments.size()));
     }
-    kv_len_ = plan_.column_len(work_tile.batch);
+    kv_len_ = header_.column_len(work_tile.batch);
     num_rows_ =
-        std::min<std::int64_t>(tile_.block_q, plan_.row_len(work_tile.batch) -
+        std::min<std::int64_t>(tile_.block_q, header_.row_len(work_tile.batch) -
                                                   std::int64_t{work_tile.q_tile} * tile_.block_q);
     previous_end_ = 0;
     has_list_ = false;
@@ -202,8 +189,8 @@ class WorkTileChecker {
  private:
   // Switches to keys of the kv permutation.
   Result<void> enter_order(const WorkTile& work_tile, const PlanSegment& segment) {
-    const std::int64_t place = std::int64_t{work_tile.batch} * plan_.shape.heads_kv +
-                               work_tile.head / plan_.shape.group_size();
+    const std::int64_t place = std::int64_t{work_tile.batch} * header_.shape.heads_kv +
+                               work_tile.head / header_.shape.group_size();
     const std::int32_t order =
         plan_.permutation_of.empty() ? -1 : plan_.permutation_of[static_cast<std::size_t>(place)];
     const PlanSegment expected{0, 0, 0, 0, PlanSegmentKind::permutation, order};
@@ -225,7 +212,7 @@ class WorkTileChecker {
                                segment.first_tile, segment.end_tile));
     }
     // Entries name keys of the tensors, whatever the order of the tiles.
-    const std::pair checks{num_rows_, plan_.column_len(work_tile.batch)};
+    const std::pair checks{num_rows_, header_.column_len(work_tile.batch)};
     if (checked_for_[data_index] != checks) {
       FDMA_TRY_VOID(check_kv_index_list(plan_, segment.data_index, checks.first, checks.second));
       checked_for_[data_index] = checks;
@@ -239,14 +226,14 @@ class WorkTileChecker {
   Result<void> check_segment(const WorkTile& work_tile, const PlanSegment& segment) {
     const std::int64_t num_data_blocks[] = {
         1,
-        plan_.num_bitmaps(),
+        plan_.num_bitmaps(header_.words_per_bitmap()),
         static_cast<std::int64_t>(panels_.size()),
         static_cast<std::int64_t>(plan_.column_tables.size()),
         static_cast<std::int64_t>(plan_.kv_index_lists.size()),
         0,
         static_cast<std::int64_t>(plan_.kv_permutations.size())};
     const auto kind = static_cast<std::size_t>(segment.kind);
-    if (plan_.is_backward() && segment.kind > PlanSegmentKind::columns) {
+    if (header_.is_backward() && segment.kind > PlanSegmentKind::columns) {
       return wrong(fmt::format("kind {} in a backward plan", kind));
     }
     if (kind >= std::size(num_data_blocks) || segment.data_index < 0 ||
@@ -305,7 +292,8 @@ class WorkTileChecker {
     return {};
   }
 
-  const AttentionPlan& plan_;
+  const PlanHeader& header_;
+  const SegmentPlan& plan_;
   const BlockShape tile_;  ///< rows and columns of the plan's mask, called rows and keys below
   std::vector<Extent> bitmaps_, panels_;
   /// Rows and keys for which each kv index list was checked.
@@ -319,14 +307,15 @@ class WorkTileChecker {
 
 // Checks backward plans: work tiles [i * group_size, ..) are those of a KV head's query heads, in
 // their order.
-Result<void> check_groups(const AttentionPlan& plan) {
-  const auto group_size = static_cast<std::size_t>(plan.shape.group_size());
-  for (std::size_t i = 0; plan.is_backward() && i < plan.work_tiles.size(); ++i) {
+Result<void> check_groups(const PlanHeader& header, const SegmentPlan& plan) {
+  const auto group_size = static_cast<std::size_t>(header.shape.group_size());
+  for (std::size_t i = 0; header.is_backward() && i < plan.work_tiles.size(); ++i) {
     const WorkTile& work_tile = plan.work_tiles[i];
     const WorkTile& first = plan.work_tiles[i - i % group_size];
     const auto head_in_group = static_cast<std::int32_t>(i % group_size);
-    if (first.head % plan.shape.group_size() != 0 || work_tile.head != first.head + head_in_group ||
-        work_tile.batch != first.batch || work_tile.q_tile != first.q_tile) {
+    if (first.head % header.shape.group_size() != 0 ||
+        work_tile.head != first.head + head_in_group || work_tile.batch != first.batch ||
+        work_tile.q_tile != first.q_tile) {
       return wrong(
           fmt::format("work_tiles[{}]: batch {} head {} kv_tile {} is not number {} of the "
                       "group of batch {} head {} kv_tile {}",
@@ -339,33 +328,28 @@ Result<void> check_groups(const AttentionPlan& plan) {
 
 }  // namespace
 
-Result<void> validate(const AttentionPlan& plan) {
-  FDMA_TRY_VOID(validate(plan.shape));
-  FDMA_TRY_VOID(validate(plan.tile));
-  FDMA_TRY_VOID(check_heads_per_tile(plan));
-  if (plan.is_closed_form()) return validate_closed_form(plan);
-  if (plan.has_worklist()) return validate_kv_worklist(plan);
-  if (plan.is_backward() && !plan.split_rows.empty()) {
+Result<void> validate(const PlanHeader& header, const SegmentPlan& plan) {
+  if (header.is_backward() && !plan.split_rows.empty()) {
     return wrong("split_rows: a backward plan has none");
   }
-  FDMA_TRY_VOID(check_arrays(plan));
+  FDMA_TRY_VOID(check_arrays(header, plan));
   FDMA_TRY_VOID(check_kv_index_arrays(plan));
-  FDMA_TRY_VOID(check_permutations(plan));
-  RowCover cover(plan);
+  FDMA_TRY_VOID(check_permutations(header, plan));
+  RowCover cover(header, plan);
   FDMA_TRY_VOID(cover.check_split_rows());
-  WorkTileChecker checker(plan);
+  WorkTileChecker checker(header, plan);
   for (std::size_t i = 0; i < plan.work_tiles.size(); ++i) {
     FDMA_TRY_VOID(checker.check(i));
     FDMA_TRY_VOID(cover.add(i, checker.row_tiles()));
   }
   FDMA_TRY_VOID(cover.finish());
-  FDMA_TRY_VOID(check_groups(plan));
+  FDMA_TRY_VOID(check_groups(header, plan));
   PlanCounts counts = checker.counts();
   for (const std::int32_t order : plan.permutation_of) {
     if (order >= 0)
       counts.moved_keys += plan.kv_permutations[static_cast<std::size_t>(order)].num_keys;
   }
-  if (counts != plan.counts) {
+  if (counts != header.counts) {
     return wrong("counts: they differ from those of the work tiles");
   }
   return {};
