@@ -72,22 +72,4 @@ std::string_view to_string(KvLayout layout) {
   return layout == KvLayout::contiguous ? "contiguous" : "paged";
 }
 
-std::string_view to_string(ScoreKind kind) {
-  switch (kind) {
-    case ScoreKind::none:
-      return "none";
-    case ScoreKind::key_bias:
-      return "key_bias";
-    case ScoreKind::alibi:
-      return "alibi";
-    case ScoreKind::softcap:
-      return "softcap";
-    case ScoreKind::relative_table:
-      return "relative_table";
-    case ScoreKind::sink:
-      return "sink";
-  }
-  return "unknown";
-}
-
 }  // namespace fdma

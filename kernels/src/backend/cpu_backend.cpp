@@ -15,6 +15,8 @@ const BackendTraits& cpu_traits() {
   constexpr double kScan = 0.007;
   static const BackendTraits the_traits{
       .name = "cpu",
+      .forward_score = {.key_bias = true},
+      .backward_score = {.key_bias = true},
       .costs = {.full = {0, 1},
                 .bitmap = {kScan, 1.05},
                 .rows = {kScan, 1.05},

@@ -20,6 +20,8 @@ const BackendTraits& traits() {
       .needs_16_bits = true,
       .head_dim_multiple = 8,
       .max_gather_head_dim = 128,
+      .forward_score = {.key_bias = true},
+      .backward_score = {.key_bias = true},
       .bitmap_order = BitmapOrder::thread_fragments,
       .packs_heads = true,
       .split_workers = kSm90Workers,

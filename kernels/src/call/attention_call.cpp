@@ -108,10 +108,10 @@ Result<AttentionCall> checked_call(const AttentionShape& shape, const ScoreSpec&
   call.scale_log2 = scale * 1.44269504088896340736F;
 
   const bool has_bias = tensors.key_bias.data != nullptr;
-  if (has_bias != (score.kind == ScoreKind::key_bias) && shape.max_kv_len() > 0) {
+  if (has_bias != (score.key_bias) && shape.max_kv_len() > 0) {
     return Error{ErrorCode::invalid_argument,
                  fmt::format("key_bias: {}, but the plan's score is {}",
-                             has_bias ? "is given" : "is missing", to_string(score.kind))};
+                             has_bias ? "is given" : "is missing", to_string(score))};
   }
   if (has_bias) {
     const TensorView& bias = tensors.key_bias;

@@ -28,7 +28,7 @@ struct Workspace {
         plan.shape.batch * plan.shape.heads_kv * std::int64_t{plan.orders.max_keys};
     permuted_v = permuted_k + aligned(moved * plan.shape.head_dim * 2);
     permuted_bias = permuted_v + aligned(moved * plan.shape.head_dim_v * 2);
-    bytes = permuted_bias + aligned(plan.score.kind == ScoreKind::key_bias ? moved * 4 : 0);
+    bytes = permuted_bias + aligned(plan.score.key_bias ? moved * 4 : 0);
   }
 
   PartialLayout partials;

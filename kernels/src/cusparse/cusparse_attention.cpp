@@ -35,10 +35,7 @@ Result<CusparseAttention> CusparseAttention::make(const BlockMask& mask,
                                                   const CusparseOptions& options) {
   FDMA_TRY(const cusparse::GpuCusparse* const gpu, gpu_cusparse());
   FDMA_TRY_VOID(validate(shape));
-  if (score.kind != ScoreKind::none && score.kind != ScoreKind::key_bias) {
-    return Error{ErrorCode::unsupported,
-                 "score: expected none or key_bias, got " + std::string(to_string(score.kind))};
-  }
+  FDMA_TRY_VOID(check_computed(score, {.key_bias = true}, "cuSPARSE"));
   FDMA_TRY_VOID(check_mask_fits(mask, shape));
   FDMA_TRY_VOID(check_backend(Backend::sm90));
   FDMA_TRY(std::unique_ptr<Impl> impl, gpu->prepare(mask, shape, score, options));

@@ -34,9 +34,7 @@ struct SelectionPlan {
 Result<SelectionPlan> plan_selection(const DynamicMaskSpec& spec, const TopkRows& rows);
 
 /// The score of attention that adds `bias`.
-inline ScoreSpec score_of(ScoreBias bias) {
-  return {bias == ScoreBias::none ? ScoreKind::none : ScoreKind::key_bias};
-}
+inline ScoreSpec score_of(ScoreBias bias) { return {.key_bias = bias != ScoreBias::none}; }
 
 /// M of every (batch element, KV head), as a mask of heads_q heads.
 BlockMask mask_of_rows(const AttentionShape& shape, const std::vector<ColumnIntervals>& masks,

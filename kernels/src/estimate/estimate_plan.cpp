@@ -175,7 +175,7 @@ std::int64_t memory_bytes(const AttentionPlan& plan) {
   const std::int64_t in_kv = std::int64_t{shape.head_dim} * size_bytes(shape.k_dtype) +
                              std::int64_t{shape.head_dim_v} * size_bytes(shape.v_dtype);
   const std::int64_t lse = 4;
-  const std::int64_t bias = plan.score.kind == ScoreKind::key_bias ? 4 : 0;
+  const std::int64_t bias = plan.score.key_bias ? 4 : 0;
   const bool is_forward = !plan.is_backward();
   const std::int64_t per_query =
       is_forward ? in_q + in_out + lse

@@ -28,8 +28,7 @@ constexpr std::int64_t kGatherUnit = 32;
 std::int64_t gather_step(const PlanHeader& header, bool skips_dead_keys) {
   if (skips_dead_keys) return 1;
   const std::int32_t head_dim = std::max(header.shape.head_dim, header.shape.head_dim_v);
-  const bool has_tile_groups =
-      head_dim <= 64 ? header.score.kind == ScoreKind::key_bias : head_dim > 96;
+  const bool has_tile_groups = head_dim <= 64 ? header.score.key_bias : head_dim > 96;
   return has_tile_groups && header.shape.k_dtype == DType::bfloat16 ? kGatherUnit
                                                                     : header.mask_tile().block_kv;
 }

@@ -40,13 +40,13 @@ std::string to_text(const PlanHeader& header, const ClosedFormPlan& plan,
       "work tiles {} ({} empty), {} bytes\n"
       "tiles full {} closed form {}\n"
       "rows {} heads a tile, {} splits, {} KV heads in L2\n",
-      to_string(header.backend), header.tile.block_q, header.tile.block_kv,
-      to_string(header.score.kind), shape.batch, shape.heads_q, shape.heads_kv,
-      fmt::join(shape.q_lens, ","), fmt::join(shape.kv_lens, ","), shape.head_dim, shape.head_dim_v,
-      to_string(shape.q_dtype), to_string(shape.k_dtype), to_string(shape.v_dtype),
-      to_string(shape.out_dtype), count_work_tiles(header, plan), header.counts.empty_items,
-      size_bytes(plan), header.counts.full_tiles, header.counts.formula_tiles,
-      header.heads_per_tile, plan.num_splits, plan.heads_in_l2);
+      to_string(header.backend), header.tile.block_q, header.tile.block_kv, to_string(header.score),
+      shape.batch, shape.heads_q, shape.heads_kv, fmt::join(shape.q_lens, ","),
+      fmt::join(shape.kv_lens, ","), shape.head_dim, shape.head_dim_v, to_string(shape.q_dtype),
+      to_string(shape.k_dtype), to_string(shape.v_dtype), to_string(shape.out_dtype),
+      count_work_tiles(header, plan), header.counts.empty_items, size_bytes(plan),
+      header.counts.full_tiles, header.counts.formula_tiles, header.heads_per_tile, plan.num_splits,
+      plan.heads_in_l2);
   const auto count = static_cast<std::int64_t>(plan.closed_forms.size());
   const std::int64_t shown = std::min(max_closed_forms, count);
   for (std::int64_t i = 0; i < shown; ++i) {

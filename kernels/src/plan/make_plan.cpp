@@ -94,11 +94,10 @@ Result<void> check_backward(const BackendTraits& traits, const PlanOptions& opti
 Result<void> check_support(const AttentionShape& shape, const ScoreSpec& score,
                            const PlanOptions& options) {
   const BackendTraits& traits = options.backend.traits();
-  if (score.kind != ScoreKind::none && score.kind != ScoreKind::key_bias) {
-    return Error{ErrorCode::unsupported,
-                 fmt::format("score: expected none or key_bias, got {}", to_string(score.kind))};
-  }
-  if (options.direction == Direction::backward) FDMA_TRY_VOID(check_backward(traits, options));
+  const bool is_backward = options.direction == Direction::backward;
+  FDMA_TRY_VOID(check_computed(score, is_backward ? traits.backward_score : traits.forward_score,
+                               fmt::format("{} {}", traits.name, to_string(options.direction))));
+  if (is_backward) FDMA_TRY_VOID(check_backward(traits, options));
   if (options.max_kv_index_bytes < 0) {
     return Error{
         ErrorCode::invalid_argument,

@@ -80,8 +80,7 @@ AttentionPlan make_attention_plan(const BlockMask& mask, std::optional<std::int6
   options.direction = value_or_throw(parse_direction(direction));
   options.num_threads = num_threads;
   const nb::gil_scoped_release released;
-  return value_or_throw(
-      make_plan(mask, shape, {key_bias ? ScoreKind::key_bias : ScoreKind::none}, options));
+  return value_or_throw(make_plan(mask, shape, {.key_bias = key_bias}, options));
 }
 
 void check_rank(std::string_view name, const TensorView& view, int rank, const char* layout) {
@@ -226,8 +225,7 @@ nb::object results_of(const CallArrays& arrays, bool return_lse) {
 
 AttentionPlan plan_for(const BlockMask& mask, const CallArrays& arrays, DType out_dtype) {
   const nb::gil_scoped_release released;
-  const ScoreSpec score{arrays.tensors.key_bias.data != nullptr ? ScoreKind::key_bias
-                                                                : ScoreKind::none};
+  const ScoreSpec score{.key_bias = arrays.tensors.key_bias.data != nullptr};
   PlanOptions options;
   options.backend = backend_for(arrays.place().device);
   return value_or_throw(make_plan(mask, shape_of(mask, arrays.tensors, out_dtype), score, options));

@@ -58,8 +58,7 @@ CusparseAttention prepared(const BlockMask& mask, std::optional<std::int64_t> ba
   options.spmm = parse_spmm(spmm);
   options.library = library;
   const nb::gil_scoped_release released;
-  return value_or_throw(CusparseAttention::make(
-      mask, shape, {key_bias ? ScoreKind::key_bias : ScoreKind::none}, options));
+  return value_or_throw(CusparseAttention::make(mask, shape, {.key_bias = key_bias}, options));
 }
 
 void run(CusparseAttention& attention, nb::handle q, nb::handle k, nb::handle v, nb::handle out,

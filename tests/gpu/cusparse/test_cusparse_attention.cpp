@@ -261,7 +261,7 @@ TEST_F(CusparseOnGpu, RejectsWhatDoesNotFit) {
   const MaskCase mask = testing::case_of(
       "causal", testing::make_cells(150, 200, [](auto q, auto k) { return k <= q; }), kBlock);
   AttentionShape shape = testing::shape_for(mask.mask, 1, 2, 1);
-  ScoreSpec score{ScoreKind::softcap};
+  ScoreSpec score{.softcap = true};
   auto made = CusparseAttention::make(mask.mask, shape, score);
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code, ErrorCode::unsupported) << made.error().message;

@@ -37,7 +37,7 @@ class GradientCheckTest : public ::testing::TestWithParam<DType> {
     shape.head_dim = 32;
     shape.head_dim_v = 24;
     shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = GetParam();
-    problem_.score.kind = ScoreKind::key_bias;
+    problem_.score.key_bias = true;
     auto memory = fill_memory(problem_, 2);
     ASSERT_TRUE(memory);
     memory_ = *std::move(memory);

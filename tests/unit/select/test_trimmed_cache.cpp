@@ -45,7 +45,7 @@ Output attend(const std::string& text, const Tables& tables, const std::vector<f
   shape.q_lens = {q_len};
   shape.kv_lens = {kv_len};
   shape.head_dim = shape.head_dim_v = kHeadDim;
-  const auto plan = make_plan(*mask, shape, {ScoreKind::key_bias});
+  const auto plan = make_plan(*mask, shape, {.key_bias = true});
   EXPECT_TRUE(plan) << plan.error().message;
   Output result{std::vector<float>(q.size()), std::vector<float>(static_cast<std::size_t>(q_len))};
   const std::int64_t q_extents[] = {1, q_len, 1, kHeadDim}, kv_extents[] = {1, kv_len, 1, kHeadDim};

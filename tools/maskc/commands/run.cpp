@@ -122,7 +122,7 @@ std::string to_text(const Finished& done) {
     if (done.plan.is_backward()) {
       written += fmt::format(", dq {}, dk {}, dv {}", to_string(q_spec(problem)),
                              to_string(k_spec(problem)), to_string(v_spec(problem)));
-      if (problem.score.kind == ScoreKind::key_bias) {
+      if (problem.score.key_bias) {
         written += ", dkey_bias " + to_string(key_bias_spec(problem));
       }
     }
@@ -177,7 +177,7 @@ Status write_result(const std::string& path, const AttentionProblem& problem,
     tensors.insert(
         tensors.end(),
         {{"dq", gradients->dq.view()}, {"dk", gradients->dk.view()}, {"dv", gradients->dv.view()}});
-    if (problem.score.kind == ScoreKind::key_bias) {
+    if (problem.score.key_bias) {
       tensors.push_back({"dkey_bias", gradients->dkey_bias.view()});
     }
   }

@@ -157,7 +157,7 @@ AttentionTensors AttentionMemory::tensors(const AttentionProblem& problem) {
   all.q = in_call_order(q.view(), problem.layout);
   all.kv.k = in_call_order(k.view(), problem.layout);
   all.kv.v = in_call_order(v.view(), problem.layout);
-  if (problem.score.kind == ScoreKind::key_bias) all.key_bias = key_bias.view();
+  if (problem.score.key_bias) all.key_bias = key_bias.view();
   all.out = in_call_order(out.mutable_view(), problem.layout);
   all.lse = lse.mutable_view();
   return all;
@@ -360,7 +360,7 @@ Outcome<AttentionProblem> file_problem(const std::string& address, TensorLayout 
 
   FDMA_TRY(const bool has_bias, has_object_in_file(problem.file, problem.group + "key_bias"));
   if (has_bias) {
-    problem.score.kind = ScoreKind::key_bias;
+    problem.score.key_bias = true;
     FDMA_TRY(const TensorSpec bias, describe_tensor_file(problem.file, problem.group + "key_bias"));
     if (!(bias == key_bias_spec(problem))) {
       return usage_failure(fmt::format(
@@ -420,7 +420,7 @@ Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_th
   FDMA_TRY_VOID(fill(memory.q, "q", q_spec(problem), 0));
   FDMA_TRY_VOID(fill(memory.k, "k", k_spec(problem), 1));
   FDMA_TRY_VOID(fill(memory.v, "v", v_spec(problem), 2));
-  if (problem.score.kind == ScoreKind::key_bias) {
+  if (problem.score.key_bias) {
     FDMA_TRY_VOID(fill(memory.key_bias, "key_bias", key_bias_spec(problem), 3));
   }
   auto* lse = static_cast<float*>(memory.lse.data());

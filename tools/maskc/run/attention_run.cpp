@@ -115,7 +115,7 @@ Outcome<PlacedTensors> PlacedTensors::make(Backend backend, const AttentionProbl
   FDMA_TRY_VOID(copy(memory.q, tensors.q));
   FDMA_TRY_VOID(copy(memory.k, tensors.kv.k));
   FDMA_TRY_VOID(copy(memory.v, tensors.kv.v));
-  if (problem.score.kind == ScoreKind::key_bias) {
+  if (problem.score.key_bias) {
     FDMA_TRY_VOID(copy(memory.key_bias, tensors.key_bias));
   }
   return placed;
@@ -198,7 +198,7 @@ std::string shape_text(const AttentionProblem& problem) {
   const AttentionShape& shape = problem.shape;
   std::string text = fmt::format("q {}, k {}, v {}", to_string(q_spec(problem)),
                                  to_string(k_spec(problem)), to_string(v_spec(problem)));
-  if (problem.score.kind == ScoreKind::key_bias) text += ", key_bias";
+  if (problem.score.key_bias) text += ", key_bias";
   if (shape.out_dtype != shape.q_dtype) text += fmt::format(", out {}", to_string(shape.out_dtype));
   return text;
 }
@@ -232,7 +232,7 @@ Json shape_json(const AttentionProblem& problem) {
           {"k_dtype", to_string(shape.k_dtype)},
           {"v_dtype", to_string(shape.v_dtype)},
           {"out_dtype", to_string(shape.out_dtype)},
-          {"key_bias", problem.score.kind == ScoreKind::key_bias},
+          {"key_bias", problem.score.key_bias},
           {"layout", to_string(problem.layout)}};
 }
 

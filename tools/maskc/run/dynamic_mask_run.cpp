@@ -119,7 +119,7 @@ Outcome<DynamicMaskCall> DynamicMaskCall::make(const SelectionChoice& choice,
                                                const BlockMask& among,
                                                const AttentionProblem& problem,
                                                const PlanChoice& plans, int num_threads) {
-  if (problem.score.kind == ScoreKind::key_bias) {
+  if (problem.score.key_bias) {
     return usage_failure(
         "--keep-window: the tensors have a key_bias, whose place the scores take; leave it out");
   }
@@ -250,9 +250,7 @@ Outcome<std::shared_ptr<const AttentionPlan>> DynamicMaskCall::plan_of(
   const bool has_bias = attention_.spec().bias != ScoreBias::none;
   PlanOptions options;
   options.backend = backend();
-  FDMA_TRY(AttentionPlan plan,
-           make_plan(selected, problem.shape, {has_bias ? ScoreKind::key_bias : ScoreKind::none},
-                     options));
+  FDMA_TRY(AttentionPlan plan, make_plan(selected, problem.shape, {.key_bias = has_bias}, options));
   return std::make_shared<const AttentionPlan>(std::move(plan));
 }
 

@@ -40,7 +40,7 @@ Outcome<GradientMemory> GradientMemory::fill(const AttentionProblem& problem, in
   FDMA_TRY(memory.dq, OwnedTensor::zeros(q_spec(problem)));
   FDMA_TRY(memory.dk, OwnedTensor::zeros(k_spec(problem)));
   FDMA_TRY(memory.dv, OwnedTensor::zeros(v_spec(problem)));
-  if (problem.score.kind == ScoreKind::key_bias) {
+  if (problem.score.key_bias) {
     FDMA_TRY(memory.dkey_bias, OwnedTensor::zeros(key_bias_spec(problem)));
   }
   if (problem.file.empty()) {
@@ -70,7 +70,7 @@ BackwardTensors GradientMemory::tensors(const AttentionProblem& problem,
   all.dq = like(forward.q, dq);
   all.dk = like(forward.kv.k, dk);
   all.dv = like(forward.kv.v, dv);
-  if (problem.score.kind == ScoreKind::key_bias) all.dkey_bias = like(forward.key_bias, dkey_bias);
+  if (problem.score.key_bias) all.dkey_bias = like(forward.key_bias, dkey_bias);
   return all;
 }
 

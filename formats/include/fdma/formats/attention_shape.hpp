@@ -8,6 +8,7 @@
 
 #include "fdma/base/result.hpp"
 #include "fdma/base/tensor_view.hpp"
+#include "fdma/formats/score_spec.hpp"
 
 namespace fdma {
 
@@ -68,23 +69,6 @@ struct KvView {
   KvLayout layout = KvLayout::contiguous;
   TensorView k;
   TensorView v;
-};
-
-/// The score modification: what happens to a logit besides the softmax scale and the mask.
-/// The list is closed.
-enum class ScoreKind : std::uint8_t {
-  none,
-  key_bias,  ///< adds key_bias[b, kv head, k], float32, after the softmax scale
-  alibi,     ///< this one and those below are not supported yet; the error names the kind
-  softcap,
-  relative_table,
-  sink,
-};
-std::string_view to_string(ScoreKind kind);
-
-struct ScoreSpec {
-  ScoreKind kind = ScoreKind::none;
-  friend bool operator==(const ScoreSpec&, const ScoreSpec&) = default;
 };
 
 }  // namespace fdma

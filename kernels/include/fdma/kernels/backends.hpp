@@ -78,6 +78,8 @@ struct BackendTraits {
   bool needs_16_bits = false;  ///< q, k, v and out are all bfloat16 or all float16
   std::int32_t head_dim_multiple = 1;
   std::int32_t max_gather_head_dim = kMaxHeadDim;  ///< head sizes up to which it gathers
+  ScoreSpec forward_score = {};   ///< the parts of a score that its forward calls compute
+  ScoreSpec backward_score = {};  ///< the same of its backward calls, with their gradients
 
   // How its plans are made.
   BitmapOrder bitmap_order = BitmapOrder::key_major;

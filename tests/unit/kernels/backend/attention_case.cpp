@@ -31,7 +31,7 @@ AttentionCase::AttentionCase(AttentionShape shape, ScoreSpec score, const Tensor
   q_->randomize(choice.seed * 4, choice.q_scale);
   k_->randomize(choice.seed * 4 + 1, 1);
   v_->randomize(choice.seed * 4 + 2, 1);
-  if (score_.kind == ScoreKind::key_bias) bias_->randomize(choice.seed * 4 + 3, choice.bias_scale);
+  if (score_.key_bias) bias_->randomize(choice.seed * 4 + 3, choice.bias_scale);
 }
 
 AttentionTensors AttentionCase::tensors() const {
@@ -39,7 +39,7 @@ AttentionTensors AttentionCase::tensors() const {
   tensors.q = q_->view();
   tensors.kv.k = k_->view();
   tensors.kv.v = v_->view();
-  if (score_.kind == ScoreKind::key_bias) tensors.key_bias = bias_->view();
+  if (score_.key_bias) tensors.key_bias = bias_->view();
   tensors.out = out_->mutable_view();
   tensors.lse = lse_->mutable_view();
   return tensors;
@@ -64,7 +64,7 @@ reference::HeadProblem AttentionCase::problem(std::int64_t b, std::int64_t h, co
   problem.q = q_->head(b, h);
   problem.k = k_->head(b, h_kv);
   problem.v = v_->head(b, h_kv);
-  if (score_.kind == ScoreKind::key_bias) problem.bias = bias_->head(b, h_kv);
+  if (score_.key_bias) problem.bias = bias_->head(b, h_kv);
   problem.softmax_scale = softmax_scale != 0 ? static_cast<double>(softmax_scale)
                                              : 1 / std::sqrt(static_cast<double>(shape_.head_dim));
   problem.cells = mask.at(b, h).values.data();

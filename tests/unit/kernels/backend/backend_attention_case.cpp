@@ -32,8 +32,7 @@ AttentionPlan plan_of(const MaskCase& mask, const AttentionShape& shape, const C
   options.split = choice.split;
   options.pack = choice.pack;
   options.columns = choice.columns;
-  auto plan = make_plan(mask.mask, shape, {choice.has_bias ? ScoreKind::key_bias : ScoreKind::none},
-                        options);
+  auto plan = make_plan(mask.mask, shape, {.key_bias = choice.has_bias}, options);
   if (!plan) throw std::runtime_error(mask.name + ": " + plan.error().message);
   return *std::move(plan);
 }

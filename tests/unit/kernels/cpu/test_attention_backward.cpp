@@ -326,7 +326,7 @@ TEST_F(BackwardErrors, NameWhatIsWrong) {
             "dv: strides put several elements at one address");
   EXPECT_EQ(error([](auto&, auto& tensors) { tensors.dout.data = nullptr; }), "dout: data is null");
   EXPECT_EQ(error([](auto& plan, auto& tensors) {
-              plan.score.kind = ScoreKind::none;
+              plan.score.key_bias = false;
               tensors.key_bias = {};
             }),
             "dkey_bias: is given, but the plan's score has no bias");

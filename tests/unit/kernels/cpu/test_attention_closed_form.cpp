@@ -85,7 +85,7 @@ TEST(ClosedFormPlan, FollowsTheLengthsAndDocumentsOfEachCall) {
     const BlockMask mask = testing::block_mask_of(form);
     const std::int64_t batch = pick(rng, 1, 4);
     const bool has_bias = pick(rng, 0, 3) == 0;
-    const ScoreSpec score{has_bias ? ScoreKind::key_bias : ScoreKind::none};
+    const ScoreSpec score{.key_bias = has_bias};
     const AttentionShape planned = small_shape(mask, batch, 4, 2);
     const AttentionPlan plan = closed_form_plan(mask, planned, testing::random_block(rng), score);
     const bool has_documents = pick(rng, 0, 1) == 0, is_shared = pick(rng, 0, 1) == 0;

@@ -22,8 +22,8 @@ class AttentionErrors : public ::testing::Test {
                                testing::make_cells(40, 50, [](auto q, auto k) { return k <= q; }),
                                {16, 16})),
         shape_(make_shape(mask_)),
-        plan_(*make_plan(mask_.mask, shape_, {ScoreKind::key_bias})),
-        attention_(shape_, {ScoreKind::key_bias}, {}) {}
+        plan_(*make_plan(mask_.mask, shape_, {.key_bias = true})),
+        attention_(shape_, {.key_bias = true}, {}) {}
 
   static AttentionShape make_shape(const MaskCase& mask) {
     AttentionShape shape = testing::shape_for(mask.mask, 2, 4, 2);
@@ -175,7 +175,7 @@ TEST_F(AttentionErrors, RejectsOutputsWhoseElementsShareAnAddress) {
 TEST_F(AttentionErrors, RejectsABiasThatThePlanDoesNotHave) {
   expect_rejected("key_bias", ErrorCode::invalid_argument,
                   [](AttentionTensors& t) { t.key_bias = {}; });
-  plan_.score.kind = ScoreKind::none;
+  plan_.score.key_bias = false;
   expect_rejected("key_bias", ErrorCode::invalid_argument, [](AttentionTensors&) {});
 }
 

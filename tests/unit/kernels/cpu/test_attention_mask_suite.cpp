@@ -95,7 +95,7 @@ TEST_P(AttentionMaskSuite, IsAsAccurateAsAnExplicitProduct) {
     choice.order = kOrders[row[7]];
     choice.side = row[9] == 0 ? testing::GuardSide::end : testing::GuardSide::begin;
     choice.seed = i + 1;
-    const ScoreSpec score{row[8] == 0 ? ScoreKind::none : ScoreKind::key_bias};
+    const ScoreSpec score{.key_bias = row[8] != 0};
     EXPECT_EQ(testing::check_attention(mask, shape, score, choice, options), "")
         << fmt::format("case {}: {} head_dim {} / {} heads {} / {} lengths {} tile {} order {}", i,
                        to_string(shape.q_dtype), shape.head_dim, shape.head_dim_v, heads_q,

@@ -87,7 +87,7 @@ TEST(AttentionBits, DoNotDependOnStridesAndAlignment) {
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
     AttentionShape shape = ragged_shape(mask);
     shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = dtype;
-    const auto plan = make_plan(mask.mask, shape, {ScoreKind::key_bias}, small_tiles());
+    const auto plan = make_plan(mask.mask, shape, {.key_bias = true}, small_tiles());
     ASSERT_TRUE(plan);
     std::vector<unsigned char> bytes;
     for (const Order order : {Order::rows, Order::head_major, Order::gaps, Order::reversed}) {
@@ -95,7 +95,7 @@ TEST(AttentionBits, DoNotDependOnStridesAndAlignment) {
         TensorChoice choice;
         choice.order = order;
         choice.side = side;
-        AttentionCase attention(shape, {ScoreKind::key_bias}, choice);
+        AttentionCase attention(shape, {.key_bias = true}, choice);
         ASSERT_TRUE(attention.run(*plan));
         if (bytes.empty()) bytes = attention.result_bytes();
         EXPECT_EQ(attention.compare(mask), "");
@@ -138,8 +138,8 @@ TEST(AttentionTensors, MayBeLongerThanTheLengths) {
   AttentionShape longer = shape;
   longer.q_lens = {60};
   longer.kv_lens = {60};
-  AttentionCase attention(longer, {ScoreKind::key_bias}, {});
-  const auto plan = make_plan(mask.mask, shape, {ScoreKind::key_bias});
+  AttentionCase attention(longer, {.key_bias = true}, {});
+  const auto plan = make_plan(mask.mask, shape, {.key_bias = true});
   ASSERT_TRUE(plan);
   for (std::int64_t b = 0; b < 2; ++b) {
     for (std::int64_t k = 50; k < 60; ++k)
@@ -164,9 +164,9 @@ TEST(AttentionTensors, MayBeLongerThanTheLengths) {
 
 TEST(AttentionTensors, AreNotWrittenButForTheOutputs) {
   const MaskCase mask = ragged_case();
-  const auto plan = make_plan(mask.mask, ragged_shape(mask), {ScoreKind::key_bias}, small_tiles());
+  const auto plan = make_plan(mask.mask, ragged_shape(mask), {.key_bias = true}, small_tiles());
   ASSERT_TRUE(plan);
-  AttentionCase attention(ragged_shape(mask), {ScoreKind::key_bias}, {});
+  AttentionCase attention(ragged_shape(mask), {.key_bias = true}, {});
   for (testing::TestTensor* tensor :
        {&attention.q(), &attention.k(), &attention.v(), &attention.bias()})
     tensor->make_read_only();
@@ -196,7 +196,7 @@ TEST(AttentionTensors, MayHaveNoRowsOrNoKeys) {
         "none", testing::make_cells(q_len, kv_len, [](auto, auto) { return true; }), {16, 16});
     const AttentionShape shape = testing::shape_for(mask.mask, 2, 2, 1);
     EXPECT_EQ(testing::check_attention(mask, shape, {}, {}), "");
-    EXPECT_EQ(testing::check_attention(mask, shape, {ScoreKind::key_bias}, {}), "");
+    EXPECT_EQ(testing::check_attention(mask, shape, {.key_bias = true}, {}), "");
     // Tensors without elements have no address.
     const auto plan = make_plan(mask.mask, shape);
     ASSERT_TRUE(plan);

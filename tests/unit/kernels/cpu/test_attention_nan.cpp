@@ -94,7 +94,7 @@ int rows_with_nan(const Change& change) {
       for (const ColumnMode mode : {ColumnMode::scan, ColumnMode::gather}) {
         AttentionShape shape = shape_of_mask();
         shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = dtype;
-        const ScoreSpec score{ScoreKind::key_bias};
+        const ScoreSpec score{.key_bias = true};
         PlanOptions options;
         options.tile = tile;
         options.columns = mode;
@@ -165,10 +165,10 @@ TEST(AttentionNan, InEveryKeyThatNobodySeesReachesNobody) {
   const MaskCase mask = testing::case_of("thirds", cells, {32, 32});
   AttentionShape shape = testing::shape_for(mask.mask, 1, 1, 1);
   shape.head_dim = shape.head_dim_v = 16;
-  const auto plan = make_plan(mask.mask, shape, {ScoreKind::key_bias});
+  const auto plan = make_plan(mask.mask, shape, {.key_bias = true});
   ASSERT_TRUE(plan);
   for (const double bad : {kNan, kInfinity, -kInfinity}) {
-    AttentionCase attention(shape, {ScoreKind::key_bias}, {});
+    AttentionCase attention(shape, {.key_bias = true}, {});
     for (std::int64_t k = 0; k < 260; ++k) {
       if (k % 3 == 1 && k / 64 != 2) continue;
       for (std::int64_t d = 0; d < 16; ++d) {
@@ -218,9 +218,9 @@ TEST(AttentionInfinity, InEveryLogitOfARowIsARowWithoutKeys) {
       {16, 16});
   AttentionShape shape = testing::shape_for(mask.mask, 1, 1, 1);
   shape.head_dim = shape.head_dim_v = 8;
-  const auto plan = make_plan(mask.mask, shape, {ScoreKind::key_bias});
+  const auto plan = make_plan(mask.mask, shape, {.key_bias = true});
   ASSERT_TRUE(plan);
-  AttentionCase attention(shape, {ScoreKind::key_bias}, {});
+  AttentionCase attention(shape, {.key_bias = true}, {});
   for (std::int64_t k = 0; k < 100; ++k) attention.bias().set(0, k, 0, 0, -kInfinity);
   ASSERT_TRUE(attention.run(*plan));
   for (std::int64_t q = 0; q < 40; ++q) {

@@ -52,7 +52,7 @@ TEST(AttentionForward, IsAccurateForRandomMasksAndShapes) {
     PlanOptions options;
     if (pick(rng, 0, 1) == 0) options.tile = testing::random_block(rng);
     options.columns = static_cast<ColumnMode>(pick(rng, 0, 3));
-    const ScoreSpec score{pick(rng, 0, 1) == 0 ? ScoreKind::none : ScoreKind::key_bias};
+    const ScoreSpec score{.key_bias = pick(rng, 0, 1) != 0};
     const float softmax_scale = pick(rng, 0, 1) == 0 ? 0 : 0.37F;
     const std::string error =
         testing::check_attention(mask, shape, score, random_choice(rng), options, softmax_scale);
@@ -100,7 +100,7 @@ TEST(AttentionForward, IsAccurateForColumnMasksInEveryMode) {
       options.columns = mode;
       TensorChoice choice;
       choice.seed = static_cast<std::uint64_t>(trial) + 1;
-      EXPECT_EQ(testing::check_attention(mask, shape, {ScoreKind::key_bias}, choice, options), "")
+      EXPECT_EQ(testing::check_attention(mask, shape, {.key_bias = true}, choice, options), "")
           << to_string(mode);
     }
   }
@@ -116,12 +116,12 @@ TEST(AttentionForward, IsAccurateWhereLogitsAreFarApart) {
   TensorChoice choice;
   for (const double scale : {1e-3, 30.0, 300.0}) {
     choice.bias_scale = scale;
-    EXPECT_EQ(testing::check_attention(mask, shape, {ScoreKind::key_bias}, choice), "") << scale;
+    EXPECT_EQ(testing::check_attention(mask, shape, {.key_bias = true}, choice), "") << scale;
   }
-  const auto plan = make_plan(mask.mask, shape, {ScoreKind::key_bias});
+  const auto plan = make_plan(mask.mask, shape, {.key_bias = true});
   ASSERT_TRUE(plan);
   for (const double step : {1.0, -1.0}) {
-    testing::AttentionCase attention(shape, {ScoreKind::key_bias}, {});
+    testing::AttentionCase attention(shape, {.key_bias = true}, {});
     for (std::int64_t k = 0; k < 600; ++k)
       attention.bias().set(0, k, 0, 0, step * static_cast<double>(k - 300));
     ASSERT_TRUE(attention.run(*plan));

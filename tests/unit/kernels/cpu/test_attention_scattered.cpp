@@ -30,7 +30,7 @@ TEST(ScatteredAttention, IsAccurateInEveryWay) {
         PlanOptions options;
         options.columns = mode;
         ++choice.seed;
-        EXPECT_EQ(testing::check_attention(mask, shape, {ScoreKind::key_bias}, choice, options), "")
+        EXPECT_EQ(testing::check_attention(mask, shape, {.key_bias = true}, choice, options), "")
             << to_string(mode);
       }
     }

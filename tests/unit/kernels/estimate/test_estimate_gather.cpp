@@ -35,12 +35,12 @@ BlockMask scattered(std::int64_t q_len, std::int64_t num_full, std::int64_t num_
 }
 
 AttentionPlan gathering_plan(const BlockMask& mask, const AttentionShape& shape,
-                             ScoreKind score = ScoreKind::none) {
+                             const ScoreSpec& score = {}) {
   PlanOptions options;
   options.backend = Backend::sm90;
   options.columns = ColumnMode::gather;
   options.split = SplitMode::never;
-  return *make_plan(mask, shape, {score}, options);
+  return *make_plan(mask, shape, score, options);
 }
 
 TEST(EstimateGather, IndexTilesOfTheH200sProfileCostMoreThanFullTiles) {
@@ -79,7 +79,7 @@ TEST(EstimateGather, ThePowerLimitTakesOfTilesAndIndexTilesTheirOwnShares) {
 TEST(EstimateGather, LastIndexTileOfAListCountsGroupsOf32Keys) {
   // The list has 43 keys of 128, or 128 + 43.
   const auto cells_of = [](std::int64_t keys, DType dtype, std::int32_t head_dim = 128,
-                           ScoreKind score = ScoreKind::none) {
+                           const ScoreSpec& score = {}) {
     const AttentionPlan plan = gathering_plan(scattered(128, 0, 3 * keys, 3),
                                               shape_of(128, 3 * keys, 1, head_dim, dtype), score);
     const PlanEstimate estimate = *estimate_plan(plan, *shipped_profile("h200"));
@@ -89,7 +89,7 @@ TEST(EstimateGather, LastIndexTileOfAListCountsGroupsOf32Keys) {
   };
   EXPECT_EQ(cells_of(43, DType::bfloat16), 128 * 64);
   EXPECT_EQ(cells_of(128 + 43, DType::bfloat16), 128 * (128 + 64));
-  EXPECT_EQ(cells_of(43, DType::bfloat16, 64, ScoreKind::key_bias), 128 * 64);
+  EXPECT_EQ(cells_of(43, DType::bfloat16, 64, {.key_bias = true}), 128 * 64);
   EXPECT_EQ(cells_of(43, DType::bfloat16, 64), 128 * 128);
   EXPECT_EQ(cells_of(43, DType::bfloat16, 96), 128 * 128);
   EXPECT_EQ(cells_of(43, DType::float16), 128 * 128);

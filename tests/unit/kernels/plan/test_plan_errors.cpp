@@ -38,13 +38,25 @@ TEST(MakePlan, RejectsBackendsAndScoresByName) {
   PlanOptions options;
   options.backend = Backend::sm90;
   expect_error(make_plan(each.mask, shape, {}, options), ErrorCode::unsupported, "sm90");
-  for (const auto& [kind, name] :
-       {std::pair{ScoreKind::alibi, "alibi"}, std::pair{ScoreKind::softcap, "softcap"},
-        std::pair{ScoreKind::relative_table, "relative_table"},
-        std::pair{ScoreKind::sink, "sink"}}) {
-    expect_error(make_plan(each.mask, shape, {kind}), ErrorCode::unsupported, name);
+  for (const auto& [score, name] :
+       {std::pair{ScoreSpec{.alibi = true}, "alibi"}, std::pair{ScoreSpec{.bias = true}, "bias"},
+        std::pair{ScoreSpec{.softcap = true}, "softcap"},
+        std::pair{ScoreSpec{.relative_table = true}, "relative_table"},
+        std::pair{ScoreSpec{.sink = true}, "sink"}}) {
+    const std::string text = std::string("score: ") + name + " is not computed by ";
+    expect_error(make_plan(each.mask, shape, score), ErrorCode::unsupported,
+                 text + "cpu forward, which computes key_bias");
+    PlanOptions backward;
+    backward.direction = Direction::backward;
+    expect_error(make_plan(each.mask, shape, score, backward), ErrorCode::unsupported,
+                 text + "cpu backward, which computes key_bias");
+    options.backend = Backend::sm90;
+    expect_error(make_plan(each.mask, shape, score, options), ErrorCode::unsupported,
+                 text + "sm90 forward, which computes key_bias");
   }
-  EXPECT_TRUE(make_plan(each.mask, shape, {ScoreKind::key_bias}));
+  expect_error(make_plan(each.mask, shape, {.softcap = true, .key_bias = true, .sink = true}),
+               ErrorCode::unsupported, "score: softcap, sink are not computed by cpu forward");
+  EXPECT_TRUE(make_plan(each.mask, shape, {.key_bias = true}));
 }
 
 TEST(MakePlan, RejectsTheMaskOfOneHeadOrElementForSeveral) {

@@ -237,7 +237,7 @@ TEST(PlanForSm90, IsRefusedByNameOfWhatIsNotSupported) {
       PlanOptions options = for_sm90();
       options.tile = kTile;
       options.columns = ColumnMode::scan;
-      const auto plan = make_plan(mask.mask, shape, {ScoreKind::key_bias}, options);
+      const auto plan = make_plan(mask.mask, shape, {.key_bias = true}, options);
       EXPECT_TRUE(plan) << plan.error().message;
     }
   }

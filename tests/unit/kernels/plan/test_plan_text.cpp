@@ -17,7 +17,7 @@ TEST(PlanText, ShowsHeaderCountsAndWorkTiles) {
   AttentionShape shape = testing::shape_for(each.mask, 1, 2, 1);
   shape.head_dim = 64;
   shape.k_dtype = shape.v_dtype = DType::bfloat16;
-  const auto plan = make_plan(each.mask, shape, {ScoreKind::key_bias}, options);
+  const auto plan = make_plan(each.mask, shape, {.key_bias = true}, options);
   ASSERT_TRUE(plan);
   EXPECT_EQ(to_text(*plan, 3),
             "plan cpu tile 16x16 score key_bias\n"
