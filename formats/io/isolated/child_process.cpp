@@ -69,7 +69,7 @@ Result<ChildProcess> ChildProcess::start(const std::string& program,
   settings.keep(posix_spawnattr_setsigdefault(&settings.attributes, &defaults));
   settings.keep(posix_spawnattr_setflags(&settings.attributes,
                                          POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF));
-  std::vector<char*> words;
+  std::vector<char*> words;  // posix_spawn takes pointers without const, and writes nothing
   words.reserve(arguments.size() + 1);
   for (const std::string& argument : arguments)
     words.push_back(const_cast<char*>(argument.c_str()));

@@ -57,13 +57,15 @@ std::string_view to_string(DType dtype) {
   return "unknown";
 }
 
-std::int64_t TensorView::num_elements() const {
+template <class Data>
+std::int64_t BasicTensorView<Data>::num_elements() const {
   std::int64_t count = 1;
   for (int i = 0; i < rank; ++i) count *= extents[static_cast<std::size_t>(i)];
   return count;
 }
 
-bool TensorView::is_contiguous() const {
+template <class Data>
+bool BasicTensorView<Data>::is_contiguous() const {
   std::int64_t expected = 1;
   for (int i = rank - 1; i >= 0; --i) {
     const auto d = static_cast<std::size_t>(i);
@@ -73,9 +75,12 @@ bool TensorView::is_contiguous() const {
   return true;
 }
 
-TensorView make_contiguous_view(const void* data, DType dtype, int rank,
-                                const std::int64_t* extents) {
-  TensorView view;
+template struct BasicTensorView<const void>;
+template struct BasicTensorView<void>;
+
+MutableTensorView make_contiguous_mutable_view(void* data, DType dtype, int rank,
+                                               const std::int64_t* extents) {
+  MutableTensorView view;
   view.data = data;
   view.dtype = dtype;
   view.rank = rank;
@@ -87,6 +92,11 @@ TensorView make_contiguous_view(const void* data, DType dtype, int rank,
     stride *= extents[i];
   }
   return view;
+}
+
+TensorView make_contiguous_view(const void* data, DType dtype, int rank,
+                                const std::int64_t* extents) {
+  return make_contiguous_mutable_view(nullptr, dtype, rank, extents).with_data(data);
 }
 
 }  // namespace fdma

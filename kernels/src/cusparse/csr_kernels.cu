@@ -54,17 +54,17 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class To, class From>
-cudaError_t copy(const Rows& from, const Rows& to, std::int64_t num_rows, std::int64_t num_columns,
-                 cudaStream_t stream) {
+cudaError_t copy(const Rows& from, const MutableRows& to, std::int64_t num_rows,
+                 std::int64_t num_columns, cudaStream_t stream) {
   const std::int64_t blocks = (num_rows * num_columns + kThreads - 1) / kThreads;
   copy_kernel<To, From><<<num_blocks(blocks), kThreads, 0, stream>>>(
-      static_cast<const From*>(from.data), from.row_stride,
-      static_cast<To*>(const_cast<void*>(to.data)), to.row_stride, num_rows, num_columns);
+      static_cast<const From*>(from.data), from.row_stride, static_cast<To*>(to.data),
+      to.row_stride, num_rows, num_columns);
   return cudaGetLastError();
 }
 
 template <class To>
-cudaError_t copy_from(const Rows& from, const Rows& to, std::int64_t num_rows,
+cudaError_t copy_from(const Rows& from, const MutableRows& to, std::int64_t num_rows,
                       std::int64_t num_columns, cudaStream_t stream) {
   switch (from.dtype) {
     case DType::float16:
@@ -164,7 +164,7 @@ cudaError_t expand_columns(std::int64_t num_rows, const void* row_offsets,
                                         stream);
 }
 
-cudaError_t copy_rows(const Rows& from, const Rows& to, std::int64_t num_rows,
+cudaError_t copy_rows(const Rows& from, const MutableRows& to, std::int64_t num_rows,
                       std::int64_t num_columns, cudaStream_t stream) {
   switch (to.dtype) {
     case DType::float16:

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "fdma/base/interval.hpp"
 #include "fdma/base/tensor_view.hpp"
@@ -18,15 +19,24 @@ cudaError_t expand_columns(std::int64_t num_rows, const void* row_offsets,
                            void* columns, bool is_wide, cudaStream_t stream);
 
 /// `num_rows` rows of `num_columns` contiguous elements, the first at `data`.
-struct Rows {
-  const void* data = nullptr;
+template <class Data>
+struct BasicRows {
+  Data* data = nullptr;
   DType dtype = DType::float32;
   std::int64_t row_stride = 0;  ///< in elements
+
+  template <class Other>
+  requires(std::is_const_v<Other> && !std::is_const_v<Data>) operator BasicRows<Other>()
+      const {  // NOLINT(google-explicit-constructor)
+    return {data, dtype, row_stride};
+  }
 };
+using Rows = BasicRows<const void>;
+using MutableRows = BasicRows<void>;
 
 /// Copies rows, rounding to the type of `to` (float32, float16, bfloat16) where it is narrower. If
 /// `from.data` is null, it fills with zeros.
-cudaError_t copy_rows(const Rows& from, const Rows& to, std::int64_t num_rows,
+cudaError_t copy_rows(const Rows& from, const MutableRows& to, std::int64_t num_rows,
                       std::int64_t num_columns, cudaStream_t stream);
 
 /// One head's softmax over CSR values.

@@ -36,6 +36,7 @@ namespace fdma {
 
 using cusparse::Csr;
 using cusparse::DenseMatrix;
+using cusparse::MutableRows;
 using cusparse::Rows;
 using cusparse::SparseMatrix;
 using sm90::check_cuda;
@@ -122,7 +123,7 @@ StepTypes step_types(const AttentionShape& shape, CusparsePrecision precision) {
 // Rows of scratch memory that hold any operand of a head.
 struct Scratch {
   DeviceMemory memory;
-  Rows rows;
+  MutableRows rows;
 };
 
 Result<Scratch> make_scratch(std::int64_t num_rows, std::int64_t num_columns, DType dtype) {
@@ -307,7 +308,7 @@ Result<void> PreparedMask::run_head(const Pattern& pattern, const AttentionCall&
                       "copy_rows");
   }
   const bool is_direct = is_usable(out_of_head, csr.num_rows, shape.head_dim_v, DType::float32);
-  const Rows out_rows = is_direct ? out_of_head : out.rows;
+  const MutableRows out_rows = is_direct ? out_of_head : out.rows;
   FDMA_TRY(const DenseMatrix v_matrix, matrix(csr.num_columns, shape.head_dim_v, values_of_head));
   FDMA_TRY(const DenseMatrix out_matrix, matrix(csr.num_rows, shape.head_dim_v, out_rows));
   FDMA_TRY_VOID(

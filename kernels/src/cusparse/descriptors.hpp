@@ -64,6 +64,7 @@ inline Result<DenseMatrix> make_dense(const Library& library, std::int64_t num_r
                                       std::int64_t num_columns, std::int64_t stride,
                                       const void* data, DType dtype, cusparseOrder_t order) {
   cusparseDnMatDescr_t matrix = nullptr;
+  // cuSPARSE has one type of descriptor, for matrices that it reads and those that it writes.
   FDMA_TRY_VOID(
       library.check(library.create_dense(&matrix, num_rows, num_columns, stride,
                                          const_cast<void*>(data), cuda_type(dtype), order),

@@ -81,11 +81,6 @@ TensorView values_of(const DynamicMaskSpec& spec, TensorView v) {
   return v;
 }
 
-MutableTensorView mutable_view(const TensorView& view) {
-  return {
-      const_cast<void*>(view.data), view.dtype, view.device, view.rank, view.extents, view.strides};
-}
-
 AttentionTensors attention_tensors(const DynamicMaskSpec& spec, const DynamicMaskTensors& tensors,
                                    const TensorView& scores) {
   AttentionTensors attention{};
@@ -126,16 +121,16 @@ ZohBackwardTensors zoh_tensors(const DynamicMaskSpec& spec,
   scores.dt_proj = tensors.dt_proj;
   scores.a_coef = tensors.a_coef;
   scores.dscores = dscores;
-  scores.dvalues = mutable_view(values_of(spec, tensors.dv.view()));
-  scores.other_dvalues = scores.dvalues.view();
+  scores.dvalues = values_of(spec, tensors.dv).with_data(tensors.dv.data);
+  scores.other_dvalues = scores.dvalues;
   scores.ddt_proj = tensors.ddt_proj;
   scores.da_coef = tensors.da_coef;
   return scores;
 }
 
-TensorView scores_view(const DynamicMaskSpec& spec, const void* data, Device device) {
+MutableTensorView scores_view(const DynamicMaskSpec& spec, void* data, Device device) {
   const std::int64_t extents[] = {spec.shape.batch, spec.shape.heads_kv, spec.shape.max_kv_len()};
-  TensorView view = make_contiguous_view(data, DType::float32, 3, extents);
+  MutableTensorView view = make_contiguous_mutable_view(data, DType::float32, 3, extents);
   view.device = device;
   return view;
 }
@@ -145,33 +140,33 @@ ZohMode zoh_mode_of(ScoreBias bias) { return bias == ScoreBias::log ? ZohMode::l
 Result<void> check_call(const DynamicMaskSpec& spec, const DynamicMaskTensors& tensors,
                         const AttentionOptions& options, Device device) {
   // A placeholder stands for scores that are still to be computed.
-  static constexpr float kSomewhere = 0;
-  const TensorView scores = scores_view(spec, &kSomewhere, device);
+  float placeholder = 0;
+  const TensorView scores = scores_view(spec, &placeholder, device);
   FDMA_TRY(const AttentionCall call,
            checked_call(spec.shape, score_of(spec.bias), attention_tensors(spec, tensors, scores),
                         options, device));
   static_cast<void>(call);
   FDMA_TRY_VOID(check_score_source(spec, tensors, device));
   if (tensors.made_scores.data != nullptr) {
-    FDMA_TRY_VOID(check_scores(spec, "made_scores", tensors.made_scores.view(), device));
+    FDMA_TRY_VOID(check_scores(spec, "made_scores", tensors.made_scores, device));
   }
-  return check_kept(spec, tensors.kept.view(), device);
+  return check_kept(spec, tensors.kept, device);
 }
 
 Result<void> check_backward(const DynamicMaskSpec& spec, const DynamicMaskBackwardTensors& tensors,
                             const BackwardOptions& options, Device device) {
-  static constexpr float kSomewhere = 0;
+  float placeholder = 0;
   MutableTensorView dscores = tensors.dscores;
-  if (dscores.data == nullptr) dscores = mutable_view(scores_view(spec, &kSomewhere, device));
+  if (dscores.data == nullptr) dscores = scores_view(spec, &placeholder, device);
   FDMA_TRY(const BackwardCall call,
            checked_backward_call(Direction::backward, spec.shape, score_of(spec.bias),
                                  backward_tensors(spec, tensors, dscores), options, device));
   static_cast<void>(call);
   FDMA_TRY_VOID(check_scores(spec, "scores", tensors.scores, device));
-  FDMA_TRY_VOID(check_scores(spec, "dscores", dscores.view(), device));
+  FDMA_TRY_VOID(check_scores(spec, "dscores", dscores, device));
   FDMA_TRY_VOID(check_kept(spec, tensors.kept, device));
   if (tensors.dt_proj.data != nullptr && tensors.a_coef.data != nullptr) {
-    FDMA_TRY(const ZohShape shape, zoh_backward_shape(zoh_tensors(spec, tensors, dscores.view())));
+    FDMA_TRY(const ZohShape shape, zoh_backward_shape(zoh_tensors(spec, tensors, dscores)));
     static_cast<void>(shape);
     return {};
   }

@@ -26,11 +26,8 @@ ZohBackwardTensors zoh_tensors(const DynamicMaskSpec& spec,
                                const DynamicMaskBackwardTensors& tensors,
                                const TensorView& dscores);
 
-/// A writable view of the same memory.
-MutableTensorView mutable_view(const TensorView& view);
-
 /// A contiguous float32 view [batch, heads_kv, kv_len].
-TensorView scores_view(const DynamicMaskSpec& spec, const void* data, Device device);
+MutableTensorView scores_view(const DynamicMaskSpec& spec, void* data, Device device);
 
 ZohMode zoh_mode_of(ScoreBias bias);
 

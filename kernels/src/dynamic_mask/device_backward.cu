@@ -163,7 +163,7 @@ Result<void> DeviceBackward::run(const DynamicMaskSpec& spec,
   char* const base = static_cast<char*>(workspace);
   MutableTensorView dscores = tensors.dscores;
   if (dscores.data == nullptr) {
-    dscores = mutable_view(scores_view(spec, base + places.scores, Device::cuda));
+    dscores = scores_view(spec, base + places.scores, Device::cuda);
   }
   const bool has_bias = spec.bias != ScoreBias::none;
   const bool is_read = tensors.dt_proj.data != nullptr || tensors.dscores.data != nullptr;
@@ -179,7 +179,7 @@ Result<void> DeviceBackward::run(const DynamicMaskSpec& spec,
         sm90::attention_backward(*plan_, attention, {base + places.attention, stream}, options));
   }
   if (tensors.dt_proj.data == nullptr) return {};
-  return zoh_scores_backward(zoh_tensors(spec, tensors, dscores.view()), zoh_mode_of(spec.bias),
+  return zoh_scores_backward(zoh_tensors(spec, tensors, dscores), zoh_mode_of(spec.bias),
                              base + places.zoh, stream);
 }
 

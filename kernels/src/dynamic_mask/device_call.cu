@@ -99,7 +99,7 @@ class Sm90Call final : public DeviceCall {
     auto* const kept = tensors.kept.data != nullptr
                            ? static_cast<Interval*>(tensors.kept.data)
                            : reinterpret_cast<Interval*>(base + layout_.kept);
-    if (runs(DynamicMaskStage::scores)) FDMA_TRY_VOID(make_scores(tensors, scores, stream));
+    if (runs(DynamicMaskStage::scores)) FDMA_TRY_VOID(make_scores(tensors, base, stream));
     const bool is_selecting = reading_ != SelectionReading::all || tensors.kept.data != nullptr;
     if (runs(DynamicMaskStage::selection) && is_selecting) {
       FDMA_TRY_VOID(topk_.select(scores, kept, base + layout_.scratch, status, stream));
@@ -138,18 +138,22 @@ class Sm90Call final : public DeviceCall {
     layout_.attention = take(sm90::forward_workspace_bytes(*plan_));
   }
 
-  TensorView scores_of(const DynamicMaskTensors& tensors, char* base) const {
-    if (tensors.scores.data != nullptr) return tensors.scores;
-    if (tensors.made_scores.data != nullptr) return tensors.made_scores.view();
+  // Where the call writes the scores that it makes.
+  MutableTensorView made_scores_of(const DynamicMaskTensors& tensors, char* base) const {
+    if (tensors.made_scores.data != nullptr) return tensors.made_scores;
     return scores_view(spec_, base + layout_.scores, Device::cuda);
   }
+  TensorView scores_of(const DynamicMaskTensors& tensors, char* base) const {
+    if (tensors.scores.data != nullptr) return tensors.scores;
+    return made_scores_of(tensors, base);
+  }
 
-  Result<void> make_scores(const DynamicMaskTensors& tensors, const TensorView& scores,
-                           Stream stream) const {
+  Result<void> make_scores(const DynamicMaskTensors& tensors, char* base, Stream stream) const {
+    const TensorView& scores = tensors.scores;
     const MutableTensorView& wanted = tensors.made_scores;
-    if (tensors.scores.data == nullptr) {
+    if (scores.data == nullptr) {
       return zoh_scores(values_of(spec_, tensors.kv.v), tensors.dt_proj, tensors.a_coef,
-                        mutable_view(scores), zoh_mode_of(spec_.bias), stream);
+                        made_scores_of(tensors, base), zoh_mode_of(spec_.bias), stream);
     }
     if (wanted.data == nullptr) return {};
     for (std::int64_t b = 0; b < scores.extents[0]; ++b) {

@@ -149,13 +149,14 @@ Result<void> run_on_host(const DynamicMaskSpec& spec, const TopkRows& rows,
   TensorView scores = tensors.scores;
   std::vector<float> memory;
   if (scores.data == nullptr) {
-    scores = wanted.view();
+    MutableTensorView made = wanted;
     if (wanted.data == nullptr) {
       memory.resize(static_cast<std::size_t>(rows.num_rows() * rows.kv_len));
-      scores = scores_view(spec, memory.data(), Device::cpu);
+      made = scores_view(spec, memory.data(), Device::cpu);
     }
-    FDMA_TRY_VOID(zoh_scores(values_of(spec, tensors.kv.v), tensors.dt_proj, tensors.a_coef,
-                             mutable_view(scores), {zoh_mode_of(spec.bias), options.num_threads}));
+    FDMA_TRY_VOID(zoh_scores(values_of(spec, tensors.kv.v), tensors.dt_proj, tensors.a_coef, made,
+                             {zoh_mode_of(spec.bias), options.num_threads}));
+    scores = made;
   } else if (wanted.data != nullptr) {
     copy_scores(scores, wanted);
   }
@@ -186,13 +187,13 @@ Result<void> backward_on_host(const DynamicMaskSpec& spec, const TopkRows& rows,
   MutableTensorView dscores = tensors.dscores;
   if (dscores.data == nullptr) {
     memory.resize(static_cast<std::size_t>(rows.num_rows() * rows.kv_len));
-    dscores = mutable_view(scores_view(spec, memory.data(), Device::cpu));
+    dscores = scores_view(spec, memory.data(), Device::cpu);
   } else {
     fill_rows(dscores, 0);
   }
   FDMA_TRY_VOID(attention_backward(plan, backward_tensors(spec, tensors, dscores), options));
   if (tensors.dt_proj.data == nullptr) return {};
-  return zoh_scores_backward(zoh_tensors(spec, tensors, dscores.view()),
+  return zoh_scores_backward(zoh_tensors(spec, tensors, dscores),
                              {zoh_mode_of(spec.bias), options.num_threads});
 }
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "fdma/base/mutable_tensor_view.hpp"
+#include "fdma/base/tensor_view.hpp"
 
 namespace fdma::python {
 

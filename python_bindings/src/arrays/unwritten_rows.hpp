@@ -1,7 +1,7 @@
 // Rows of outputs that attention does not write: those past the length of a batch element.
 #pragma once
 
-#include "fdma/base/mutable_tensor_view.hpp"
+#include "fdma/base/tensor_view.hpp"
 #include "fdma/kernels/attention.hpp"
 #include "fdma/kernels/backends.hpp"
 

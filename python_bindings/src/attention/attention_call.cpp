@@ -42,8 +42,8 @@ InputArray taken(const char* name, nb::handle object, int rank, const Place& pla
 
 MutableTensorView written(const char* name, nb::handle object, int rank, const Place& place) {
   const TensorView view = taken(name, object, rank, place).view;
-  return {
-      const_cast<void*>(view.data), view.dtype, view.device, view.rank, view.extents, view.strides};
+  // The array says nothing of who may write; the caller hands it over as an output.
+  return view.with_data(const_cast<void*>(view.data));
 }
 
 // The lengths and documents that a call of a closed-form plan brings, of any rank; the library

@@ -151,8 +151,8 @@ MutableTensorView written(nb::handle object, int rank) {
   const std::optional<TensorDescriptor> made = described(object, rank);
   if (!made) throw nb::type_error("empty_like: expected a tensor that describes itself");
   const TensorView& view = made->view;
-  return {
-      const_cast<void*>(view.data), view.dtype, view.device, view.rank, view.extents, view.strides};
+  // The array says nothing of who may write; the caller hands it over as an output.
+  return view.with_data(const_cast<void*>(view.data));
 }
 
 class CachedCalls {

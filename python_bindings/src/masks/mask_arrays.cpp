@@ -30,6 +30,7 @@ nb::object numpy_view(const TensorView& view, nb::handle owner) {
   }
   static const std::int64_t nothing = 0;  // an array without elements may have no memory
   const void* data = view.data == nullptr ? &nothing : view.data;
+  // nanobind takes an address that may be written, and makes the array read-only.
   return nb::cast(nb::ndarray<nb::numpy, nb::ro>(const_cast<void*>(data), extents.size(),
                                                  extents.data(), owner, nullptr,
                                                  dlpack_dtype(view.dtype)));

@@ -60,10 +60,8 @@ class AttentionTensorsOnGpu : public ::testing::Test {
   }
 
   // Expects the same for this change of each of q, k, v and out.
-  void expect_each_rejected(
-      ErrorCode code,
-      const std::function<void(const void*& data, std::array<std::int64_t, kMaxRank>& strides,
-                               DType& dtype, Device& device)>& change) {
+  template <class Change>
+  void expect_each_rejected(ErrorCode code, const Change& change) {
     expect_rejected("q", code, [&](AttentionTensors& t) {
       change(t.q.data, t.q.strides, t.q.dtype, t.q.device);
     });
@@ -74,9 +72,7 @@ class AttentionTensorsOnGpu : public ::testing::Test {
       change(t.kv.v.data, t.kv.v.strides, t.kv.v.dtype, t.kv.v.device);
     });
     expect_rejected("out", code, [&](AttentionTensors& t) {
-      const void* data = t.out.data;
-      change(data, t.out.strides, t.out.dtype, t.out.device);
-      t.out.data = const_cast<void*>(data);
+      change(t.out.data, t.out.strides, t.out.dtype, t.out.device);
     });
   }
 
@@ -229,33 +225,44 @@ class FarTensor {
   FarTensor(const FarTensor&) = delete;
   FarTensor& operator=(const FarTensor&) = delete;
 
-  TensorView view() const {
-    TensorView view = near_;
-    view.data = memory_;
+  MutableTensorView view() const {
+    MutableTensorView view = near_.with_data(memory_);
     for (std::size_t i = 0; i < 3; ++i) view.strides[i] = far_[i];
     return view;
   }
-  /// Copies every row from or to the compact tensor.
-  void copy(bool to_far) const {
+  /// Copies every row of the compact tensor.
+  void fill() const {
+    const auto* const near = static_cast<const char*>(near_.data);
+    copy_rows([&](char* far, std::int64_t near_offset, std::size_t bytes) {
+      return cudaMemcpyAsync(far, near + near_offset, bytes, cudaMemcpyDeviceToDevice);
+    });
+  }
+  /// Copies every row to a tensor that lies as the compact one.
+  void copy_to(const MutableTensorView& like_near) const {
+    auto* const near = static_cast<char*>(like_near.data);
+    copy_rows([&](const char* far, std::int64_t near_offset, std::size_t bytes) {
+      return cudaMemcpyAsync(near + near_offset, far, bytes, cudaMemcpyDeviceToDevice);
+    });
+  }
+
+ private:
+  // Calls copy(far row, offset of the compact row, bytes) for every row.
+  template <class Copy>
+  void copy_rows(const Copy& copy) const {
     for (std::int64_t b = 0; b < near_.extents[0]; ++b) {
       for (std::int64_t h = 0; h < near_.extents[2]; ++h) {
-        char* far = static_cast<char*>(memory_) + 2 * (b * far_[0] + h * far_[2]);
-        char* near = static_cast<char*>(const_cast<void*>(near_.data)) +
-                     2 * (b * near_.strides[0] + h * near_.strides[2]);
         for (std::int64_t i = 0; i < near_.extents[1]; ++i) {
-          char* far_row = far + 2 * i * far_[1];
-          char* near_row = near + 2 * i * near_.strides[1];
-          require(cudaMemcpyAsync(to_far ? far_row : near_row, to_far ? near_row : far_row,
-                                  static_cast<std::size_t>(near_.extents[3]) * 2,
-                                  cudaMemcpyDeviceToDevice),
-                  "copy");
+          char* const far =
+              static_cast<char*>(memory_) + 2 * (b * far_[0] + h * far_[2] + i * far_[1]);
+          const std::int64_t near_offset =
+              2 * (b * near_.strides[0] + h * near_.strides[2] + i * near_.strides[1]);
+          require(copy(far, near_offset, static_cast<std::size_t>(near_.extents[3]) * 2), "copy");
         }
       }
     }
     require(cudaDeviceSynchronize(), "copy");
   }
 
- private:
   TensorView near_;
   std::array<std::int64_t, 3> far_;
   void* memory_ = nullptr;
@@ -276,19 +283,18 @@ TEST_F(AttentionTensorsOnGpu, MaySpanMoreThan32BitsCount) {
     AttentionTensors tensors = test_case.tensors();
     const FarTensor q(tensors.q, far), k(tensors.kv.k, far), v(tensors.kv.v, far),
         out(tensors.out.view(), far);
-    for (const FarTensor* tensor : {&q, &k, &v}) tensor->copy(true);
+    for (const FarTensor* tensor : {&q, &k, &v}) tensor->fill();
     tensors.q = q.view();
     tensors.kv.k = k.view();
     tensors.kv.v = v.view();
-    tensors.out.data = const_cast<void*>(out.view().data);
-    tensors.out.strides = out.view().strides;
+    tensors.out = out.view();
     const OwnedPlan plan = prepared(test_case.plan());
     const Workspace workspace(*plan);
     test_case.poison(0xff);
     const auto ran = plan->forward(tensors, {workspace.data()}, test_case.options());
     ASSERT_TRUE(ran) << far.name << ": " << ran.error().message;
     require(cudaDeviceSynchronize(), far.name);
-    out.copy(false);
+    out.copy_to(test_case.tensors().out);
     test_case.fetch();
     EXPECT_EQ(test_case.result_bytes(), bytes) << far.name;
   }

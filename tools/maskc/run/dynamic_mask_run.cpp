@@ -143,15 +143,14 @@ Outcome<DynamicMaskCall> DynamicMaskCall::make(const SelectionChoice& choice,
   const AttentionShape& shape = problem.shape;
   DynamicMaskTensors& tensors = call.tensors_;
   call.is_given_ = !choice.scores.empty();
-  TensorView made_scores{};
   if (call.is_given_) {
     FDMA_TRY(call.scores_, read_scores(choice.scores, shape));
-    FDMA_TRY_VOID(call.place(call.scores_, tensors.scores));
+    FDMA_TRY(tensors.scores, call.place(call.scores_));
   } else {
     FDMA_TRY(call.scores_,
              OwnedTensor::zeros(
                  {DType::float32, 3, {shape.batch, shape.heads_kv, shape.max_kv_len(), 1}}));
-    FDMA_TRY_VOID(call.place(call.scores_, made_scores));
+    FDMA_TRY(tensors.made_scores, call.place(call.scores_));
     if (problem.file.empty()) {
       const std::int64_t columns = shape.head_dim_v;
       FDMA_TRY(call.dt_proj_,
@@ -167,14 +166,8 @@ Outcome<DynamicMaskCall> DynamicMaskCall::make(const SelectionChoice& choice,
       FDMA_TRY(call.dt_proj_, read_tensor(problem.file, problem.group + "dt_proj"));
       FDMA_TRY(call.a_coef_, read_tensor(problem.file, problem.group + "a_coef"));
     }
-    FDMA_TRY_VOID(call.place(call.dt_proj_, tensors.dt_proj));
-    FDMA_TRY_VOID(call.place(call.a_coef_, tensors.a_coef));
-    tensors.made_scores = {const_cast<void*>(made_scores.data),
-                           made_scores.dtype,
-                           made_scores.device,
-                           made_scores.rank,
-                           made_scores.extents,
-                           made_scores.strides};
+    FDMA_TRY(tensors.dt_proj, call.place(call.dt_proj_));
+    FDMA_TRY(tensors.a_coef, call.place(call.a_coef_));
   }
   if (call.is_on_gpu()) {
     FDMA_TRY(DeviceMemory workspace, DeviceMemory::allocate(call.attention_.workspace_bytes()));
@@ -185,16 +178,16 @@ Outcome<DynamicMaskCall> DynamicMaskCall::make(const SelectionChoice& choice,
   return call;
 }
 
-Status DynamicMaskCall::place(OwnedTensor& tensor, TensorView& view) {
-  view = tensor.view();
-  if (!is_on_gpu()) return Nothing{};
+Outcome<MutableTensorView> DynamicMaskCall::place(OwnedTensor& tensor) {
+  MutableTensorView view = tensor.mutable_view();
+  if (!is_on_gpu()) return view;
   const std::int64_t bytes = tensor.spec().num_elements() * size_bytes(tensor.spec().dtype);
   FDMA_TRY(DeviceMemory memory, DeviceMemory::allocate(bytes));
   FDMA_TRY_VOID(copy_to_device(memory.data(), tensor.data(), bytes));
   view.data = memory.data();
   view.device = Device::cuda;
   on_device_.push_back(std::move(memory));
-  return Nothing{};
+  return view;
 }
 
 Outcome<double> DynamicMaskCall::run(const PlacedTensors& placed, const AttentionOptions& options) {

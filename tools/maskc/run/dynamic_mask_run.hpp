@@ -56,7 +56,7 @@ class DynamicMaskCall {
 
  private:
   explicit DynamicMaskCall(DynamicMaskAttention attention) : attention_(std::move(attention)) {}
-  Status place(OwnedTensor& tensor, TensorView& view);
+  Outcome<MutableTensorView> place(OwnedTensor& tensor);
 
   DynamicMaskAttention attention_;
   std::vector<ColumnIntervals> masks_;     ///< M

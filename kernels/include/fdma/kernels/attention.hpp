@@ -4,8 +4,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "fdma/base/mutable_tensor_view.hpp"
 #include "fdma/base/result.hpp"
+#include "fdma/base/tensor_view.hpp"
 #include "fdma/formats/attention_shape.hpp"
 #include "fdma/kernels/plan.hpp"
 

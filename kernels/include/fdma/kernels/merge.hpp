@@ -3,8 +3,8 @@
 
 #include <span>
 
-#include "fdma/base/mutable_tensor_view.hpp"
 #include "fdma/base/result.hpp"
+#include "fdma/base/tensor_view.hpp"
 #include "fdma/kernels/backends.hpp"
 
 namespace fdma {

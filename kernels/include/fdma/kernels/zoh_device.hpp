@@ -1,8 +1,8 @@
 // Scores of keys from their values, on the GPU.
 #pragma once
 
-#include "fdma/base/mutable_tensor_view.hpp"
 #include "fdma/base/result.hpp"
+#include "fdma/base/tensor_view.hpp"
 #include "fdma/kernels/backends.hpp"
 #include "fdma/select/zoh_scores.hpp"
 

@@ -167,8 +167,7 @@ Result<void> zoh_scores_backward(const ZohBackwardTensors& tensors, const ZohOpt
     call.dscore_batch_stride = tensors.dscores.strides[0];
     call.dscore_head_stride = tensors.dscores.strides[1];
     call.dscore_key_stride = tensors.dscores.strides[2];
-    call.dvalues = tensors.dvalues.view();
-    call.dvalues_data = tensors.dvalues.data;
+    call.dvalues = tensors.dvalues;
     call.other_dvalues = tensors.other_dvalues;
     call.is_in_place = are_same(tensors.other_dvalues, tensors.dvalues.view());
     call.wants_sums = tensors.ddt_proj.data != nullptr;

@@ -101,7 +101,8 @@ HWY_INLINE void widen_any(const void* from, DType dtype, std::size_t length, flo
   }
 }
 
-std::int64_t row_bytes(const TensorView& rows, std::int64_t batch, std::int64_t key,
+template <class Data>
+std::int64_t row_bytes(const BasicTensorView<Data>& rows, std::int64_t batch, std::int64_t key,
                        std::int64_t head) {
   return (batch * rows.strides[0] + key * rows.strides[1] + head * rows.strides[2]) *
          size_bytes(rows.dtype);
@@ -120,7 +121,7 @@ void store_row(const HostBackwardCall& call, std::int64_t batch, std::int64_t ke
     for (std::size_t d = 0; d < length; ++d) row[d] += other[d];
   }
   narrow_here(row, length, call.dvalues.dtype,
-              static_cast<char*>(call.dvalues_data) + row_bytes(call.dvalues, batch, key, head));
+              static_cast<char*>(call.dvalues.data) + row_bytes(call.dvalues, batch, key, head));
 }
 
 /// Stores a row of dvalues that scores add nothing to.

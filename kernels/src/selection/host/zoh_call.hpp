@@ -44,11 +44,10 @@ struct HostBackwardCall {
   HostScoresCall forward;
   const float* dscores;
   std::int64_t dscore_batch_stride, dscore_head_stride, dscore_key_stride;
-  TensorView dvalues;  ///< data = nullptr: not wanted; written through dvalues_data
-  void* dvalues_data;
-  TensorView other_dvalues;  ///< data = nullptr: none
-  bool is_in_place;          ///< other_dvalues is dvalues
-  bool wants_sums;           ///< ddt_proj is wanted
+  MutableTensorView dvalues;  ///< data = nullptr: not wanted
+  TensorView other_dvalues;   ///< data = nullptr: none
+  bool is_in_place;           ///< other_dvalues is dvalues
+  bool wants_sums;            ///< ddt_proj is wanted
 };
 
 /// The sums over blocks of keys: ddt_proj in the layout of `weights`, and da_coef.

@@ -9,8 +9,9 @@
 namespace fdma::zoh {
 
 /// A gradient of values, of one of the three dtypes. data = nullptr: it is not wanted.
-struct ValueGradient {
-  void* data;
+template <class Data>
+struct BasicValueGradient {
+  Data* data;
   DType dtype;
   std::int64_t batch_stride, key_stride, head_stride;  ///< in elements; the last stride is 1
 
@@ -29,12 +30,15 @@ struct ValueGradient {
   }
 };
 
+using ValueGradient = BasicValueGradient<void>;
+using ReadGradient = BasicValueGradient<const void>;
+
 struct BackwardCall {
   DeviceScoresCall forward;  ///< without scores
   const float* dscores;
   std::int64_t dscore_batch_stride, dscore_head_stride, dscore_key_stride;
   ValueGradient dvalues;
-  ValueGradient other;     ///< other_dvalues
+  ReadGradient other;      ///< other_dvalues
   ValueGradient ddt_proj;  ///< rows are heads, key_stride that of the elements of a row
   ValueGradient da_coef;   ///< head_stride
   bool is_in_place;        ///< `other` is dvalues
@@ -65,7 +69,8 @@ __device__ inline Slopes slopes_of(bool is_log, float dt, float a, float dscore)
 }
 
 /// True if rows can be read or written 16 bytes at a time, or if there are none.
-inline bool has_aligned_rows(const ValueGradient& gradient) {
+template <class Data>
+bool has_aligned_rows(const BasicValueGradient<Data>& gradient) {
   const std::int64_t size = size_bytes(gradient.dtype);
   return gradient.data == nullptr ||
          (is_multiple_of_16(gradient.data) && gradient.batch_stride * size % 16 == 0 &&

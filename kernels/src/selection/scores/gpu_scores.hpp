@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "fdma/base/mutable_tensor_view.hpp"
 #include "fdma/base/result.hpp"
 #include "fdma/base/tensor_view.hpp"
 #include "fdma/kernels/backends.hpp"

@@ -14,8 +14,9 @@ namespace {
 
 constexpr std::int64_t kMostRowBytes = 1024;
 
-ValueGradient gradient_of(const TensorView& view, void* data) {
-  return {data, view.dtype, view.extents[0] > 1 ? view.strides[0] : 0,
+template <class Data>
+BasicValueGradient<Data> gradient_of(const BasicTensorView<Data>& view) {
+  return {view.data, view.dtype, view.extents[0] > 1 ? view.strides[0] : 0,
           view.extents[1] > 1 ? view.strides[1] : 0, view.extents[2] > 1 ? view.strides[2] : 0};
 }
 
@@ -27,9 +28,9 @@ BackwardCall make_backward_call(const ZohShape& shape, const ZohBackwardTensors&
   call.dscore_batch_stride = tensors.dscores.strides[0];
   call.dscore_head_stride = tensors.dscores.strides[1];
   call.dscore_key_stride = tensors.dscores.strides[2];
-  const TensorView dvalues = tensors.dvalues.view(), &other = tensors.other_dvalues;
-  call.dvalues = gradient_of(dvalues, tensors.dvalues.data);
-  call.other = gradient_of(other, const_cast<void*>(other.data));  // only read
+  const TensorView dvalues = tensors.dvalues, &other = tensors.other_dvalues;
+  call.dvalues = gradient_of(tensors.dvalues);
+  call.other = gradient_of(other);
   const MutableTensorView &ddt_proj = tensors.ddt_proj, &da_coef = tensors.da_coef;
   call.ddt_proj = {ddt_proj.data, ddt_proj.dtype, 0, ddt_proj.strides[1], ddt_proj.strides[0]};
   call.da_coef = {da_coef.data, da_coef.dtype, 0, 0, da_coef.strides[0]};

@@ -62,6 +62,7 @@ Result<CUtensorMap> make_tile_map(const TensorView& tensor, std::int32_t group_s
   const cuuint32_t element_strides[5] = {1, 1, 1, 1, 1};
   FDMA_TRY(const auto encode, encode_function());
   CUtensorMap map;
+  // A map has no type for memory that is only read.
   const CUresult result =
       encode(&map,
              tensor.dtype == DType::bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16

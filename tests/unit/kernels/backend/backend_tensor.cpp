@@ -88,8 +88,9 @@ MutableTensorView BackendTensor::view_of(unsigned char* data, Device device) con
   return view;
 }
 
-MutableTensorView BackendTensor::host_view() const {
-  return view_of(const_cast<unsigned char*>(image_.data()) + kCanaryBytes, Device::cpu);
+TensorView BackendTensor::host_view() const {
+  const void* const data = image_.data() + kCanaryBytes;
+  return view_of(nullptr, Device::cpu).with_data(data);
 }
 
 double BackendTensor::value_at(std::int64_t element) const {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/backend_fixture.hpp"
-#include "fdma/base/mutable_tensor_view.hpp"
+#include "fdma/base/tensor_view.hpp"
 
 namespace fdma::testing {
 
@@ -38,7 +38,7 @@ class BackendTensor {
 
   /// Views of the tensor in the memory of the fixture and of the host image.
   MutableTensorView view() const { return view_of(memory_ + kCanaryBytes, fixture_.device()); }
-  MutableTensorView host_view() const;
+  TensorView host_view() const;
 
   double get(std::int64_t b, std::int64_t i, std::int64_t h, std::int64_t d = 0) const {
     return value_at(offset(b, i, h) + d);

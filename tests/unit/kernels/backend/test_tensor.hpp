@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backend/guarded_buffer.hpp"
-#include "fdma/base/mutable_tensor_view.hpp"
+#include "fdma/base/tensor_view.hpp"
 
 namespace fdma::testing {
 

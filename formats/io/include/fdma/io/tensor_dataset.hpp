@@ -9,7 +9,6 @@
 #include <variant>
 #include <vector>
 
-#include "fdma/base/mutable_tensor_view.hpp"
 #include "fdma/base/result.hpp"
 #include "fdma/base/tensor_view.hpp"
 

@@ -1,8 +1,8 @@
 // Gradients of ZOH scores with respect to values, dt_proj and a_coef.
 #pragma once
 
-#include "fdma/base/mutable_tensor_view.hpp"
 #include "fdma/base/result.hpp"
+#include "fdma/base/tensor_view.hpp"
 #include "fdma/select/zoh_scores.hpp"
 
 namespace fdma {

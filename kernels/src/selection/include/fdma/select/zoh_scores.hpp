@@ -5,8 +5,8 @@
 #include <optional>
 #include <string_view>
 
-#include "fdma/base/mutable_tensor_view.hpp"
 #include "fdma/base/result.hpp"
+#include "fdma/base/tensor_view.hpp"
 
 namespace fdma {
 
