@@ -1,135 +1,22 @@
-// Checks the tensors of an attention call, the same for every backend.
 #include "call/attention_call.hpp"
-
-#include <fmt/format.h>
-
-#include <cmath>
 
 #include "call/tensor_checks.hpp"
 
 namespace fdma {
-namespace {
 
-// Checks an int32 tensor that a call may give; returns its data, or null.
-Result<const std::int32_t*> check_lengths(const TensorView& tensor, const ExpectedTensor& expected,
-                                          Device device, bool is_closed_form) {
-  if (tensor.data == nullptr) return static_cast<const std::int32_t*>(nullptr);
-  if (!is_closed_form) {
-    return Error{ErrorCode::unsupported,
-                 fmt::format("{}: a plan of segments has its lengths and documents fixed; make the "
-                             "plan with form = parametric",
-                             expected.name)};
-  }
-  FDMA_TRY_VOID(check_tensor(tensor, expected, device));
-  if (!tensor.is_contiguous()) {
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("{}: expected a contiguous tensor", expected.name)};
-  }
-  return static_cast<const std::int32_t*>(tensor.data);
-}
-
-Result<void> set_lengths(AttentionCall& call, const AttentionShape& shape,
-                         const AttentionTensors& tensors, Device device, bool is_closed_form) {
-  constexpr int kNoAxis = kMaxRank;
-  const auto lengths = [&](std::string_view name) -> ExpectedTensor {
-    return {name, "[batch]", DType::int32, 1, {shape.batch, 1, 1, 1}, kNoAxis};
-  };
-  FDMA_TRY(call.q_lens, check_lengths(tensors.q_lens, lengths("q_lens"), device, is_closed_form));
-  FDMA_TRY(call.kv_lens,
-           check_lengths(tensors.kv_lens, lengths("kv_lens"), device, is_closed_form));
-  const TensorView& borders = tensors.cu_seqlens;
-  const bool is_shared = borders.rank < 2;
-  ExpectedTensor expected{"cu_seqlens", "[documents + 1]", DType::int32, 1, {2, 1, 1, 1}, 0};
-  if (!is_shared) {
-    expected = {"cu_seqlens", "[batch, documents + 1]", DType::int32, 2, {shape.batch, 2, 1, 1}, 1};
-  }
-  FDMA_TRY(call.cu_seqlens, check_lengths(borders, expected, device, is_closed_form));
-  if (call.cu_seqlens == nullptr) return {};
-  const std::int64_t num_borders = borders.extents[is_shared ? 0 : 1];
-  if (num_borders > kClosedFormMaxLength) {
-    return Error{ErrorCode::unsupported,
-                 fmt::format("cu_seqlens: {} borders, at most {} are supported", num_borders,
-                             kClosedFormMaxLength)};
-  }
-  call.num_borders = static_cast<std::int32_t>(num_borders);
-  call.cu_seqlens_batch_stride = is_shared ? 0 : num_borders;
-  return {};
-}
-
-}  // namespace
-
-Result<void> check_direction(Direction of_plan, Direction of_call) {
-  if (of_plan == of_call) return {};
-  return Error{ErrorCode::unsupported,
-               fmt::format("direction: attention_{} takes a plan of direction {}, got one of {}",
-                           to_string(of_call), to_string(of_call), to_string(of_plan))};
-}
-
-Result<AttentionCall> checked_call(const AttentionShape& shape, const ScoreSpec& score,
-                                   const AttentionTensors& tensors, const AttentionOptions& options,
-                                   Device device, bool is_closed_form) {
-  if (tensors.kv.layout != KvLayout::contiguous) {
-    return Error{ErrorCode::unsupported, fmt::format("kv: expected layout contiguous, got {}",
-                                                     to_string(tensors.kv.layout))};
-  }
-  if (!std::isfinite(options.softmax_scale)) {
-    return Error{
-        ErrorCode::invalid_argument,
-        fmt::format("softmax_scale: expected a finite number, got {}", options.softmax_scale)};
-  }
-  if (options.num_threads < 0) {
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("num_threads: expected at least 0, got {}", options.num_threads)};
-  }
-  FDMA_TRY_VOID(check_rows(tensors.q, expected_q("q", shape, shape.q_dtype), device));
-  FDMA_TRY_VOID(check_rows(tensors.kv.k, expected_k("k", shape, shape.k_dtype), device));
-  FDMA_TRY_VOID(check_rows(tensors.kv.v, expected_v("v", shape, shape.v_dtype), device));
-  const TensorView out = tensors.out.view();
-  FDMA_TRY_VOID(check_rows(out, expected_out("out", shape), device));
-  FDMA_TRY_VOID(check_distinct(out, "out"));
-
-  AttentionCall call;
-  call.q = strided(tensors.q);
-  call.k = strided(tensors.kv.k);
-  call.v = strided(tensors.kv.v);
-  call.out = strided(out);
-  if (tensors.out_low.data != nullptr) {
-    const TensorView out_low = tensors.out_low.view();
-    if (shape.out_dtype == DType::float32) {
-      return Error{ErrorCode::invalid_argument,
-                   "out_low: is given, but out is float32 and is not rounded"};
-    }
-    FDMA_TRY_VOID(check_rows(out_low, expected_out("out_low", shape), device));
-    FDMA_TRY_VOID(check_distinct(out_low, "out_low"));
-    call.out_low = strided(out_low);
-  }
-  const float scale =
-      options.softmax_scale != 0.0F ? options.softmax_scale : default_softmax_scale(shape.head_dim);
-  call.scale_log2 = scale * 1.44269504088896340736F;
-
-  const bool has_bias = tensors.key_bias.data != nullptr;
-  if (has_bias != (score.key_bias) && shape.max_kv_len() > 0) {
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("key_bias: {}, but the plan's score is {}",
-                             has_bias ? "is given" : "is missing", to_string(score))};
-  }
-  if (has_bias) {
-    const TensorView& bias = tensors.key_bias;
-    FDMA_TRY_VOID(check_rows(bias, expected_key_bias("key_bias", shape), device));
-    call.key_bias = static_cast<const float*>(bias.data);
-    call.bias_batch_stride = bias.strides[0];
-    call.bias_head_stride = bias.strides[1];
-  }
-  if (tensors.lse.data != nullptr) {
-    const TensorView lse = tensors.lse.view();
-    FDMA_TRY_VOID(check_tensor(lse, expected_lse("lse", shape), device));
-    FDMA_TRY_VOID(check_distinct(lse, "lse"));
-    call.lse = static_cast<float*>(tensors.lse.data);
-    call.lse_batch_stride = lse.strides[0];
-    call.lse_head_stride = lse.strides[1];
-    call.lse_row_stride = lse.strides[2];
-  }
-  FDMA_TRY_VOID(set_lengths(call, shape, tensors, device, is_closed_form));
+Result<CheckedCall> checked_call(const AttentionShape& shape, const ScoreSpec& score,
+                                 const AttentionTensors& tensors, const AttentionOptions& options,
+                                 Device device, bool is_closed_form) {
+  CheckedCall call;
+  FDMA_TRY_VOID(check_inputs(shape, score,
+                             {tensors.q, tensors.kv, tensors.key_bias, tensors.q_lens,
+                              tensors.kv_lens, tensors.cu_seqlens},
+                             options.softmax_scale, options.num_threads, device, is_closed_form,
+                             call));
+  FDMA_TRY_VOID(check_results(shape, tensors.out, tensors.out_low, tensors.lse, device));
+  call.out = MutableStrided(tensors.out);
+  if (tensors.out_low.data != nullptr) call.out_low = MutableStrided(tensors.out_low);
+  if (tensors.lse.data != nullptr) call.lse = query_values<float>(tensors.lse);
   return call;
 }
 

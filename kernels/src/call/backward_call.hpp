@@ -1,31 +1,36 @@
 // A backward call whose tensors are checked. Every backend starts from it.
 #pragma once
 
-#include <cstdint>
-
-#include "call/attention_call.hpp"
+#include "call/checked_inputs.hpp"
 #include "fdma/kernels/attention_backward.hpp"
 
 namespace fdma {
 
-/// The inputs of a forward call, with `out` and `lse` as inputs, and the tensors of the backward
-/// pass.
-struct BackwardCall : AttentionCall {
+/// The inputs and results of a forward call, and the tensors of the backward pass. Only
+/// checked_backward_call makes one.
+struct CheckedBackwardCall : CheckedInputs {
+  Strided out;
+  Strided out_low;  ///< data = nullptr: not given
+  QueryValues<const float> lse{};
   Strided dout;
-  Strided dq, dk, dv;           ///< data is written
-  const float* dlse = nullptr;  ///< or null
-  std::int64_t dlse_batch_stride = 0, dlse_head_stride = 0, dlse_row_stride = 0;
-  float* dkey_bias = nullptr;  ///< or null
-  std::int64_t dbias_batch_stride = 0, dbias_head_stride = 0;
-  float scale = 0;              ///< softmax scale
-  bool corrects_delta = false;  ///< DeltaSource::corrected
+  QueryValues<const float> dlse{};  ///< data = nullptr: zeros
+  MutableStrided dq, dk, dv;
+  KeyValues<float> dkey_bias{};  ///< data = nullptr: not wanted
+  bool corrects_delta = false;   ///< DeltaSource::corrected
+
+ private:
+  CheckedBackwardCall() = default;
+  friend Result<CheckedBackwardCall> checked_backward_call(Direction, const AttentionShape&,
+                                                           const ScoreSpec&, const BackwardTensors&,
+                                                           const BackwardOptions&, Device, bool);
 };
 
 /// Returns the call, or what is wrong with its tensors, as checked_call does; `direction` is the
 /// plan's.
-Result<BackwardCall> checked_backward_call(Direction direction, const AttentionShape& shape,
-                                           const ScoreSpec& score, const BackwardTensors& tensors,
-                                           const BackwardOptions& options, Device device,
-                                           bool is_closed_form = false);
+Result<CheckedBackwardCall> checked_backward_call(Direction direction, const AttentionShape& shape,
+                                                  const ScoreSpec& score,
+                                                  const BackwardTensors& tensors,
+                                                  const BackwardOptions& options, Device device,
+                                                  bool is_closed_form = false);
 
 }  // namespace fdma

@@ -157,8 +157,4 @@ ExpectedTensor expected_key_bias(std::string_view name, const AttentionShape& sh
           2};
 }
 
-Strided strided(const TensorView& tensor) {
-  return {tensor.data, tensor.dtype, tensor.strides[0], tensor.strides[1], tensor.strides[2]};
-}
-
 }  // namespace fdma

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "call/attention_call.hpp"
+#include "call/strided_views.hpp"
 #include "fdma/base/result.hpp"
 #include "fdma/base/tensor_view.hpp"
 #include "fdma/formats/attention_shape.hpp"
@@ -44,6 +44,10 @@ ExpectedTensor expected_out(std::string_view name, const AttentionShape& shape);
 ExpectedTensor expected_lse(std::string_view name, const AttentionShape& shape);
 ExpectedTensor expected_key_bias(std::string_view name, const AttentionShape& shape);
 
-Strided strided(const TensorView& tensor);
+/// A tensor that passed the checks of expected_lse.
+template <class T, class Data>
+QueryValues<T> query_values(const BasicTensorView<Data>& tensor) {
+  return {static_cast<T*>(tensor.data), tensor.strides[0], tensor.strides[1], tensor.strides[2]};
+}
 
 }  // namespace fdma

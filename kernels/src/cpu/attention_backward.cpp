@@ -61,9 +61,9 @@ void DqTickets::finish(const WorkTile& work_tile, std::int32_t q_tile, std::int3
   done.notify_all();
 }
 
-BackwardRun::BackwardRun(const BackwardCall& call, const PlanHeader& of_plan,
+BackwardRun::BackwardRun(const CheckedBackwardCall& call, const PlanHeader& of_plan,
                          const SegmentPlan* of_segments)
-    : BackwardCall(call), plan(&of_plan), segments(of_segments), dq_sum(call.dq) {
+    : CheckedBackwardCall(call), plan(&of_plan), segments(of_segments), dq_sum(call.dq) {
   const AttentionShape& shape = plan->shape;
   const std::size_t num_rows = row_index(shape.batch, 0, 0);
   exponent.resize(num_rows);
@@ -72,8 +72,11 @@ BackwardRun::BackwardRun(const BackwardCall& call, const PlanHeader& of_plan,
   if (dq.dtype == DType::float32) return;
   const std::int64_t head_dim = shape.head_dim;
   dq_memory.resize(num_rows * static_cast<std::size_t>(head_dim));
-  dq_sum = {dq_memory.data(), DType::float32, shape.heads_q * shape.max_q_len() * head_dim,
-            head_dim, shape.max_q_len() * head_dim};
+  dq_sum.data = dq_memory.data();
+  dq_sum.dtype = DType::float32;
+  dq_sum.batch_stride = shape.heads_q * shape.max_q_len() * head_dim;
+  dq_sum.row_stride = head_dim;
+  dq_sum.head_stride = shape.max_q_len() * head_dim;
 }
 
 void BackwardArrays::add_to(FloatBlock& block, const AttentionShape& shape, BlockShape tile) {
@@ -205,7 +208,7 @@ void run_all(BackwardRun& run, const std::vector<WorkTile>& work_tiles,
 
 Result<void> run_form(const PlanHeader& header, const SegmentPlan& plan,
                       const BackwardTensors& tensors, const BackwardOptions& options) {
-  FDMA_TRY(const BackwardCall checked,
+  FDMA_TRY(const CheckedBackwardCall checked,
            checked_backward_call(header.direction, header.shape, header.score, tensors, options,
                                  Device::cpu));
   FDMA_TRY_VOID(restrict_targets());
@@ -216,7 +219,7 @@ Result<void> run_form(const PlanHeader& header, const SegmentPlan& plan,
 
 Result<void> run_form(const PlanHeader& header, const ClosedFormPlan& plan,
                       const BackwardTensors& tensors, const BackwardOptions& options) {
-  FDMA_TRY(const BackwardCall checked,
+  FDMA_TRY(const CheckedBackwardCall checked,
            checked_backward_call(header.direction, header.shape, header.score, tensors, options,
                                  Device::cpu, true));
   FDMA_TRY_VOID(check_closed_form_call(header.shape, checked));

@@ -90,7 +90,7 @@ void run_work_tiles(const cpu::CpuCall& call, const std::vector<WorkTile>& work_
 
 Result<void> run(const PlanHeader& header, const SegmentPlan& plan, const AttentionTensors& tensors,
                  const AttentionOptions& options) {
-  FDMA_TRY(const AttentionCall checked,
+  FDMA_TRY(const CheckedCall checked,
            checked_call(header.shape, header.score, tensors, options, Device::cpu));
   FDMA_TRY_VOID(cpu::restrict_targets());
   run_work_tiles({checked, &header, &plan, {}}, plan.work_tiles, options);
@@ -99,7 +99,7 @@ Result<void> run(const PlanHeader& header, const SegmentPlan& plan, const Attent
 
 Result<void> run(const PlanHeader& header, const ClosedFormPlan& plan,
                  const AttentionTensors& tensors, const AttentionOptions& options) {
-  FDMA_TRY(const AttentionCall checked,
+  FDMA_TRY(const CheckedCall checked,
            checked_call(header.shape, header.score, tensors, options, Device::cpu, true));
   FDMA_TRY_VOID(check_closed_form_call(header.shape, checked));
   FDMA_TRY_VOID(cpu::restrict_targets());

@@ -80,14 +80,15 @@ class DqTickets {
 ///             -inf, so that weights become 0) and D; missing the same or empty: the correction of
 ///             D, with DeltaSource::corrected; dq_sum float32: the tensor dq itself if it is
 ///             float32, otherwise memory of this call
-struct BackwardRun : BackwardCall {
+struct BackwardRun : CheckedBackwardCall {
   /// `of_segments` are those of a plan of segments, or null.
-  BackwardRun(const BackwardCall& call, const PlanHeader& of_plan, const SegmentPlan* of_segments);
+  BackwardRun(const CheckedBackwardCall& call, const PlanHeader& of_plan,
+              const SegmentPlan* of_segments);
 
   const PlanHeader* plan;
   const SegmentPlan* segments;              ///< of a plan of segments; else null
   std::vector<ClosedFormElement> elements;  ///< of a closed-form plan: one per batch element
-  Strided dq_sum;
+  MutableStrided dq_sum;
   std::vector<float> exponent, shift, missing, dq_memory;
 
   /// The element of a closed-form plan, or null.
@@ -99,6 +100,10 @@ struct BackwardRun : BackwardCall {
   }
   std::int64_t kv_len(std::int64_t batch) const {
     return elements.empty() ? plan->shape.kv_len(batch) : element(batch)->num_rows;
+  }
+  float* dq_sum_of(std::int64_t batch, std::int64_t row, std::int64_t head) const {
+    return static_cast<float*>(dq_sum.data) + batch * dq_sum.batch_stride +
+           row * dq_sum.row_stride + head * dq_sum.head_stride;
   }
   TileCursor tiles_of(const WorkTile& work_tile) const {
     return {*plan, segments, element(work_tile.batch), work_tile};

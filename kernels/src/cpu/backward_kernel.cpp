@@ -51,11 +51,6 @@ float sum_of(const float* a, std::size_t length) {
   return result;
 }
 
-float* writable_row(const Strided& tensor, std::int64_t batch, std::int64_t row,
-                    std::int64_t head) {
-  return reinterpret_cast<float*>(const_cast<char*>(row_address(tensor, batch, row, head)));
-}
-
 /// The keys of a group.
 class KeyTile {
  public:
@@ -73,9 +68,8 @@ class KeyTile {
 
   void load() {
     std::fill_n(ws_.dbias, stride_, 0.0F);
-    if (run_.key_bias != nullptr) {
-      const float* bias = run_.key_bias + batch_ * run_.bias_batch_stride +
-                          kv_head_ * run_.bias_head_stride + begin_;
+    if (run_.key_bias.data != nullptr) {
+      const float* bias = run_.key_bias.head(batch_, kv_head_) + begin_;
       std::fill_n(ws_.bias, stride_, 0.0F);
       for (std::size_t r = 0; r < num_keys_; ++r) ws_.bias[r] = bias[r] * kLog2E;
     }
@@ -97,22 +91,20 @@ class KeyTile {
       store_panel(panel, run_.dv, head_dim_v_, ws_.dv, 1.0F);
       row += panel.width();
     }
-    if (run_.dkey_bias == nullptr) return;
-    std::copy_n(ws_.dbias, num_keys_,
-                run_.dkey_bias + batch_ * run_.dbias_batch_stride +
-                    kv_head_ * run_.dbias_head_stride + begin_);
+    if (run_.dkey_bias.data == nullptr) return;
+    std::copy_n(ws_.dbias, num_keys_, run_.dkey_bias.head(batch_, kv_head_) + begin_);
   }
 
   /// True iff every element of K is finite.
   bool is_finite() const { return is_finite_; }
   /// Stride between columns in the arrays that have one element for each key.
   std::size_t stride() const { return stride_; }
-  std::int64_t kv_head() const { return kv_head_; }
+  std::int32_t kv_head() const { return kv_head_; }
 
  private:
   const float* load_key(const Strided& tensor, std::size_t key, std::size_t length) {
-    load_row(row_address(tensor, batch_, begin_ + static_cast<std::int64_t>(key), kv_head_),
-             tensor.dtype, length, ws_.row);
+    load_row(tensor.row(batch_, begin_ + static_cast<std::int64_t>(key), kv_head_), tensor.dtype,
+             length, ws_.row);
     return ws_.row;
   }
 
@@ -140,19 +132,20 @@ class KeyTile {
     }
   }
 
-  void store_panel(const Panel& panel, const Strided& tensor, std::size_t length, const float* from,
-                   float scale) {
+  void store_panel(const Panel& panel, const MutableStrided& tensor, std::size_t length,
+                   const float* from, float scale) {
     from += panel.first_row * length;
     for (std::size_t r = 0; r < panel.num_rows; ++r) {
       for (std::size_t d = 0; d < length; ++d) ws_.row[d] = from[d * panel.width() + r] * scale;
       const auto key = begin_ + static_cast<std::int64_t>(panel.first_row + r);
-      store_row(ws_.row, tensor.dtype, length, writable_row(tensor, batch_, key, kv_head_));
+      store_row(ws_.row, tensor.dtype, length, tensor.row(batch_, key, kv_head_));
     }
   }
 
   const BackwardRun& run_;
   BackwardWorkspace& ws_;
-  std::int64_t batch_, kv_head_, begin_;
+  std::int32_t batch_, kv_head_;
+  std::int64_t begin_;
   std::size_t num_keys_, head_dim_, head_dim_v_, stride_;
   bool is_finite_ = true;
 };
@@ -265,7 +258,7 @@ class BackwardWorkTile : TileWalk<BackwardWorkTile> {
     gradient_step<kNv>(
         ws_.weights, ws_.dscores, ws_.chunk.columns.data() + first, count,
         run_.exponent.data() + first_row_index_, run_.shift.data() + first_row_index_,
-        run_.key_bias == nullptr ? nullptr : ws_.bias + row, bits, words_per_column(), row,
+        run_.key_bias.data == nullptr ? nullptr : ws_.bias + row, bits, words_per_column(), row,
         ws_.dbias + row, ws_.ds_rows + first * keys_.stride() + row, keys_.stride());
     if (pass_.adds_up_rows) return;
     if (is_clean) {
@@ -342,7 +335,7 @@ class BackwardWorkTile : TileWalk<BackwardWorkTile> {
     for (std::size_t i = 0; i < num_columns(); ++i) {
       const std::int32_t column = ws_.chunk.columns[i];
       wait_for_dq_semaphore_at(column);
-      float* sum = writable_row(run_.dq_sum, work_tile_.batch, column, work_tile_.head);
+      float* sum = run_.dq_sum_of(work_tile_.batch, column, work_tile_.head);
       for (std::size_t d = 0; d < head_dim_;) {
         const Panel panel = panel_of(d, head_dim_);
         const float* from = dq_panel(panel) + i * panel.width();
@@ -380,11 +373,16 @@ void run_group_here(BackwardRun& run, BackwardPass& pass, const WorkTile* work_t
   if (!pass.adds_up_rows) keys.store();
 }
 
+// The element of `values` that the kernels of rows name by 64-bit positions.
+float value_of(const QueryValues<const float>& values, std::int64_t batch, std::int64_t head,
+               std::int64_t row) {
+  return values.at(static_cast<std::int32_t>(batch), static_cast<std::int32_t>(head),
+                   static_cast<std::int32_t>(row));
+}
+
 void take_dlse(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t row) {
-  if (run.dlse == nullptr) return;
-  run.shift[run.row_index(batch, head, row)] -=
-      run.dlse[batch * run.dlse_batch_stride + head * run.dlse_head_stride +
-               row * run.dlse_row_stride];
+  if (run.dlse.data == nullptr) return;
+  run.shift[run.row_index(batch, head, row)] -= value_of(run.dlse, batch, head, row);
 }
 
 void prepare_rows_here(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
@@ -392,20 +390,19 @@ void prepare_rows_here(BackwardRun& run, std::int64_t batch, std::int64_t head, 
   const auto head_dim_v = static_cast<std::size_t>(run.plan->shape.head_dim_v);
   float out[kMaxHeadDim], dout[kMaxHeadDim], out_low[kMaxHeadDim];
   for (std::int64_t row = begin; row < end; ++row) {
-    load_row(row_address(run.out, batch, row, head), run.out.dtype, head_dim_v, out);
-    load_row(row_address(run.dout, batch, row, head), run.dout.dtype, head_dim_v, dout);
-    const float lse = run.lse[batch * run.lse_batch_stride + head * run.lse_head_stride +
-                              row * run.lse_row_stride];
+    load_row(run.out.row(batch, row, head), run.out.dtype, head_dim_v, out);
+    load_row(run.dout.row(batch, row, head), run.dout.dtype, head_dim_v, dout);
+    const float lse = value_of(run.lse, batch, head, row);
     const std::size_t at = run.row_index(batch, head, row);
     run.exponent[at] = lse == -std::numeric_limits<float>::infinity() ? -lse : lse * kLog2E;
     run.shift[at] = dot_of(out, dout, head_dim_v);
     if (run.out_low.data != nullptr) {
-      load_row(row_address(run.out_low, batch, row, head), run.out.dtype, head_dim_v, out_low);
+      load_row(run.out_low.row(batch, row, head), run.out.dtype, head_dim_v, out_low);
       run.shift[at] += dot_of(out_low, dout, head_dim_v);
     }
     if (!run.corrects_delta) take_dlse(run, batch, head, row);
-    std::fill_n(writable_row(run.dq_sum, batch, row, head),
-                static_cast<std::size_t>(run.plan->shape.head_dim), 0.0F);
+    std::fill_n(run.dq_sum_of(batch, row, head), static_cast<std::size_t>(run.plan->shape.head_dim),
+                0.0F);
   }
 }
 
@@ -421,9 +418,8 @@ void add_missing_here(BackwardRun& run, std::int64_t batch, std::int64_t head, s
 void store_dq_here(const BackwardRun& run, std::int64_t batch, std::int64_t head,
                    std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row) {
-    store_row(writable_row(run.dq_sum, batch, row, head), run.dq.dtype,
-              static_cast<std::size_t>(run.plan->shape.head_dim),
-              writable_row(run.dq, batch, row, head));
+    store_row(run.dq_sum_of(batch, row, head), run.dq.dtype,
+              static_cast<std::size_t>(run.plan->shape.head_dim), run.dq.row(batch, row, head));
   }
 }
 

@@ -12,7 +12,7 @@
 namespace fdma::cpu {
 
 /// One checked attention call.
-struct CpuCall : AttentionCall {
+struct CpuCall : CheckedCall {
   const PlanHeader* plan = nullptr;
   const SegmentPlan* segments = nullptr;    ///< of a plan of segments; else null
   std::vector<ClosedFormElement> elements;  ///< of a closed-form plan: one per batch element

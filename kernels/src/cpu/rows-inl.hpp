@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "call/attention_call.hpp"
 #include "cpu/float16.hpp"
 #include "cpu/microkernels-inl.hpp"
 
@@ -69,13 +68,6 @@ inline void store_out_low(float* row, DType dtype, std::size_t length, const voi
   load_row(stored, dtype, length, rounded);
   for (std::size_t i = 0; i < length; ++i) row[i] -= rounded[i];
   store_row(row, dtype, length, to);
-}
-
-inline const char* row_address(const Strided& tensor, std::int64_t batch, std::int64_t row,
-                               std::int64_t head) {
-  return static_cast<const char*>(tensor.data) +
-         (batch * tensor.batch_stride + row * tensor.row_stride + head * tensor.head_stride) *
-             size_bytes(tensor.dtype);
 }
 
 }  // namespace fdma::cpu::HWY_NAMESPACE

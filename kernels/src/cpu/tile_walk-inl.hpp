@@ -15,6 +15,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "call/strided.hpp"
 #include "cpu/rows-inl.hpp"
 #include "cpu/scratch.hpp"
 #include "fdma/kernels/segment_iterator.hpp"
@@ -141,7 +142,7 @@ class TileWalk {
   void find_rows(const Strided& tensor, std::int64_t head, std::size_t length, float* scratch,
                  std::vector<const float*>& rows) const {
     for (std::size_t i = 0; i < num_columns_; ++i) {
-      const char* row = row_address(tensor, work_tile_.batch, chunk_.columns[i], head);
+      const char* row = tensor.row(work_tile_.batch, chunk_.columns[i], head);
       if (tensor.dtype == DType::float32) {
         rows[i] = reinterpret_cast<const float*>(row);
       } else {

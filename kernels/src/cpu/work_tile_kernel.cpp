@@ -66,8 +66,8 @@ class ForwardWorkTile : TileWalk<ForwardWorkTile> {
       std::fill_n(ws_.sum + row, width, 0.0F);
       for (std::size_t r = 0; r < panel.num_rows; ++r) {
         const auto q_row = row_begin_ + static_cast<std::int64_t>(row + r);
-        load_row(row_address(call_.q, work_tile_.batch, q_row, work_tile_.head), call_.q.dtype,
-                 head_dim_, ws_.row);
+        load_row(call_.q.row(work_tile_.batch, q_row, work_tile_.head), call_.q.dtype, head_dim_,
+                 ws_.row);
         for (std::size_t d = 0; d < head_dim_; ++d) {
           q[d * width + r] = ws_.row[d] * call_.scale_log2;
         }
@@ -80,9 +80,8 @@ class ForwardWorkTile : TileWalk<ForwardWorkTile> {
   void flush() {
     find_rows(call_.k, kv_head_, head_dim_, ws_.k, ws_.k_rows);
     find_rows(call_.v, kv_head_, head_dim_v_, ws_.v, ws_.v_rows);
-    if (call_.key_bias != nullptr) {
-      const float* bias = call_.key_bias + work_tile_.batch * call_.bias_batch_stride +
-                          kv_head_ * call_.bias_head_stride;
+    if (call_.key_bias.data != nullptr) {
+      const float* bias = call_.key_bias.head(work_tile_.batch, kv_head_);
       for (std::size_t i = 0; i < num_columns(); ++i) {
         ws_.bias[i] = bias[ws_.chunk.columns[i]] * kLog2E;
       }
@@ -102,7 +101,7 @@ class ForwardWorkTile : TileWalk<ForwardWorkTile> {
     if (seen.begin == seen.end) return;
     const std::size_t first = seen.begin, num_keys = seen.end - seen.begin, row = panel.first_row;
     const std::uint64_t* bits = is_masked() ? bits_of(first) : nullptr;
-    const float* bias = call_.key_bias == nullptr ? nullptr : ws_.bias + first;
+    const float* bias = call_.key_bias.data == nullptr ? nullptr : ws_.bias + first;
     float* out = ws_.out + row * head_dim_v_;
     scores_of_chunk<kNv>(ws_.q + row * head_dim_, head_dim_, ws_.k_rows.data() + first, num_keys,
                          ws_.scores);
@@ -129,17 +128,16 @@ class ForwardWorkTile : TileWalk<ForwardWorkTile> {
         const float factor = sum == 0.0F ? 0.0F : 1.0F / sum;
         for (std::size_t j = 0; j < head_dim_v_; ++j) ws_.row[j] = out[j * width + r] * factor;
         const auto q_row = row_begin_ + static_cast<std::int64_t>(row + r);
-        const auto row_of = [&](const Strided& tensor) {
-          return const_cast<char*>(row_address(tensor, work_tile_.batch, q_row, work_tile_.head));
+        const auto row_of = [&](const MutableStrided& tensor) {
+          return tensor.row(work_tile_.batch, q_row, work_tile_.head);
         };
         store_row(ws_.row, call_.out.dtype, head_dim_v_, row_of(call_.out));
         if (call_.out_low.data != nullptr) {
           store_out_low(ws_.row, call_.out.dtype, head_dim_v_, row_of(call_.out),
                         row_of(call_.out_low));
         }
-        if (call_.lse != nullptr) {
-          call_.lse[work_tile_.batch * call_.lse_batch_stride +
-                    work_tile_.head * call_.lse_head_stride + q_row * call_.lse_row_stride] =
+        if (call_.lse.data != nullptr) {
+          call_.lse.at(work_tile_.batch, work_tile_.head, static_cast<std::int32_t>(q_row)) =
               sum == 0.0F ? -std::numeric_limits<float>::infinity()
                           : static_cast<float>(ws_.max[row + r] * kLn2 + std::log(double{sum}));
         }
@@ -151,7 +149,7 @@ class ForwardWorkTile : TileWalk<ForwardWorkTile> {
   const CpuCall& call_;
   Workspace& ws_;
   std::size_t head_dim_, head_dim_v_;
-  std::int64_t kv_head_;
+  std::int32_t kv_head_;
 };
 
 void run_work_tile_here(const CpuCall& call, const WorkTile& work_tile, Workspace& workspace) {

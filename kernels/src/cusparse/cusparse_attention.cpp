@@ -44,7 +44,7 @@ Result<CusparseAttention> CusparseAttention::make(const BlockMask& mask,
 
 Result<void> CusparseAttention::forward(const AttentionTensors& tensors, Stream stream,
                                         const AttentionOptions& options) {
-  FDMA_TRY(const AttentionCall call,
+  FDMA_TRY(const CheckedCall call,
            checked_call(impl_->shape, impl_->score, tensors, options, Device::cuda));
   if (call.out_low.data != nullptr) {
     return Error{ErrorCode::unsupported, "out_low: cuSPARSE gives none"};
@@ -55,10 +55,7 @@ Result<void> CusparseAttention::forward(const AttentionTensors& tensors, Stream 
                  "the patterns are on CUDA device " + std::to_string(impl_->device) +
                      ", but the current device is " + std::to_string(device)};
   }
-  const float scale = options.softmax_scale != 0.0f
-                          ? options.softmax_scale
-                          : 1.0f / std::sqrt(static_cast<float>(impl_->shape.head_dim));
-  return impl_->run(call, scale, stream);
+  return impl_->run(call, stream);
 }
 
 }  // namespace fdma

@@ -135,10 +135,10 @@ Result<Scratch> make_scratch(std::int64_t num_rows, std::int64_t num_columns, DT
 }
 
 // Head h of batch element b.
-Rows head_of(const Strided& tensor, std::int64_t b, std::int64_t h) {
-  const std::int64_t at = b * tensor.batch_stride + h * tensor.head_stride;
-  return {static_cast<const char*>(tensor.data) + at * size_bytes(tensor.dtype), tensor.dtype,
-          tensor.row_stride};
+template <class Data>
+cusparse::BasicRows<Data> head_of(const BasicStrided<Data>& tensor, std::int64_t b,
+                                  std::int64_t h) {
+  return {tensor.row(b, 0, h), tensor.dtype, tensor.row_stride};
 }
 
 bool is_usable(const Rows& rows, std::int64_t num_rows, std::int64_t num_columns, DType wanted) {
@@ -154,7 +154,7 @@ Result<Rows> readable(const Rows& rows, std::int64_t num_rows, std::int64_t num_
   if (is_usable(rows, num_rows, num_columns, scratch.rows.dtype)) return rows;
   FDMA_TRY_VOID(check_cuda(cusparse::copy_rows(rows, scratch.rows, num_rows, num_columns, stream),
                            "copy_rows"));
-  return scratch.rows;
+  return Rows(scratch.rows);
 }
 
 struct PreparedMask final : CusparseAttention::Impl {
@@ -184,10 +184,10 @@ struct PreparedMask final : CusparseAttention::Impl {
   Result<void> make_patterns(const BlockMask& mask, bool has_wide_indices);
   Result<void> make_buffers();
   Result<void> prepare(Pattern& pattern);
-  Result<void> run_head(const Pattern& pattern, const AttentionCall& call, float scale,
-                        std::int64_t b, std::int64_t h, const Rows& keys_of_head,
-                        const Rows& values_of_head, Stream stream);
-  Result<void> run(const AttentionCall& call, float scale, Stream stream) override;
+  Result<void> run_head(const Pattern& pattern, const CheckedCall& call, std::int64_t b,
+                        std::int64_t h, const Rows& keys_of_head, const Rows& values_of_head,
+                        Stream stream);
+  Result<void> run(const CheckedCall& call, Stream stream) override;
 };
 
 Result<void> PreparedMask::make_patterns(const BlockMask& mask, bool has_wide_indices) {
@@ -268,25 +268,26 @@ Result<void> PreparedMask::prepare(Pattern& pattern) {
   return {};
 }
 
-Result<void> PreparedMask::run_head(const Pattern& pattern, const AttentionCall& call, float scale,
-                                    std::int64_t b, std::int64_t h, const Rows& keys_of_head,
+Result<void> PreparedMask::run_head(const Pattern& pattern, const CheckedCall& call, std::int64_t b,
+                                    std::int64_t h, const Rows& keys_of_head,
                                     const Rows& values_of_head, Stream stream) {
   const Csr& csr = pattern.csr;
   const std::int64_t h_kv = h / shape.group_size();
-  const Rows out_of_head = head_of(call.out, b, h);
+  const MutableRows out_of_head = head_of(call.out, b, h);
   cusparse::SoftmaxArguments softmax;
   softmax.num_rows = csr.num_rows;
   softmax.row_offsets = csr.row_offsets;
   softmax.columns = csr.columns;
   softmax.logits = static_cast<float*>(logits.data());
   softmax.probabilities = probabilities();
-  softmax.scale = scale;
-  if (call.key_bias != nullptr) {
-    softmax.key_bias = call.key_bias + b * call.bias_batch_stride + h_kv * call.bias_head_stride;
+  softmax.scale = call.scale;
+  const auto batch = static_cast<std::int32_t>(b);
+  if (call.key_bias.data != nullptr) {
+    softmax.key_bias = call.key_bias.head(batch, static_cast<std::int32_t>(h_kv));
   }
-  if (call.lse != nullptr) {
-    softmax.lse = call.lse + b * call.lse_batch_stride + h * call.lse_head_stride;
-    softmax.lse_stride = call.lse_row_stride;
+  if (call.lse.data != nullptr) {
+    softmax.lse = call.lse.place(batch, static_cast<std::int32_t>(h), 0);
+    softmax.lse_stride = call.lse.row_stride;
   }
   const float one = 1, zero = 0;
   if (csr.num_cells > 0) {
@@ -323,7 +324,7 @@ Result<void> PreparedMask::run_head(const Pattern& pattern, const AttentionCall&
       "copy_rows");
 }
 
-Result<void> PreparedMask::run(const AttentionCall& call, float scale, Stream stream) {
+Result<void> PreparedMask::run(const CheckedCall& call, Stream stream) {
   FDMA_TRY_VOID(library->check(library->set_stream(handle.get(), stream), "cusparseSetStream"));
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     if (shape.q_len(b) == 0) continue;
@@ -339,8 +340,7 @@ Result<void> PreparedMask::run(const AttentionCall& call, float scale, Stream st
       for (std::int64_t h = h_kv * shape.group_size(); h < (h_kv + 1) * shape.group_size(); ++h) {
         const auto group =
             static_cast<std::size_t>(pattern_of[static_cast<std::size_t>(b * shape.heads_q + h)]);
-        FDMA_TRY_VOID(
-            run_head(patterns[group], call, scale, b, h, keys_of_head, values_of_head, stream));
+        FDMA_TRY_VOID(run_head(patterns[group], call, b, h, keys_of_head, values_of_head, stream));
       }
     }
   }

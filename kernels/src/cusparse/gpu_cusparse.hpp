@@ -23,7 +23,7 @@ struct CusparseAttention::Impl {
   Impl& operator=(const Impl&) = delete;
   virtual ~Impl() = default;
   /// Runs a call that was checked against shape and score, on `device`, which is the current one.
-  virtual Result<void> run(const AttentionCall& call, float softmax_scale, Stream stream) = 0;
+  virtual Result<void> run(const CheckedCall& call, Stream stream) = 0;
 };
 
 namespace cusparse {

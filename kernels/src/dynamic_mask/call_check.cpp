@@ -142,7 +142,7 @@ Result<void> check_call(const DynamicMaskSpec& spec, const DynamicMaskTensors& t
   // A placeholder stands for scores that are still to be computed.
   float placeholder = 0;
   const TensorView scores = scores_view(spec, &placeholder, device);
-  FDMA_TRY(const AttentionCall call,
+  FDMA_TRY(const CheckedCall call,
            checked_call(spec.shape, score_of(spec.bias), attention_tensors(spec, tensors, scores),
                         options, device));
   static_cast<void>(call);
@@ -158,7 +158,7 @@ Result<void> check_backward(const DynamicMaskSpec& spec, const DynamicMaskBackwa
   float placeholder = 0;
   MutableTensorView dscores = tensors.dscores;
   if (dscores.data == nullptr) dscores = scores_view(spec, &placeholder, device);
-  FDMA_TRY(const BackwardCall call,
+  FDMA_TRY(const CheckedBackwardCall call,
            checked_backward_call(Direction::backward, spec.shape, score_of(spec.bias),
                                  backward_tensors(spec, tensors, dscores), options, device));
   static_cast<void>(call);

@@ -97,7 +97,7 @@ Result<void> check_given(std::string_view name, const std::int32_t* given, std::
 
 std::vector<ClosedFormElement> closed_form_elements(const PlanHeader& header,
                                                     const ClosedFormPlan& plan,
-                                                    const AttentionCall& call) {
+                                                    const CallLengths& call) {
   std::vector<ClosedFormElement> elements;
   elements.reserve(static_cast<std::size_t>(header.shape.batch));
   for (std::int64_t b = 0; b < header.shape.batch; ++b) {
@@ -223,7 +223,7 @@ Result<void> set_closed_forms(const BlockMask& mask, ClosedFormPlan& plan) {
   return {};
 }
 
-Result<void> check_closed_form_call(const AttentionShape& shape, const AttentionCall& call) {
+Result<void> check_closed_form_call(const AttentionShape& shape, const CallLengths& call) {
   FDMA_TRY_VOID(check_given("q_lens", call.q_lens, shape.batch,
                             [&](std::int64_t b) { return shape.q_len(b); }));
   FDMA_TRY_VOID(check_given("kv_lens", call.kv_lens, shape.batch,

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "call/attention_call.hpp"
+#include "call/checked_inputs.hpp"
 #include "fdma/formats/block_mask.hpp"
 #include "fdma/kernels/closed_form_columns.hpp"
 #include "fdma/kernels/closed_form_mask.hpp"
@@ -34,7 +34,7 @@ struct ClosedFormElement {
 /// the plan apply.
 std::vector<ClosedFormElement> closed_form_elements(const PlanHeader& header,
                                                     const ClosedFormPlan& plan,
-                                                    const AttentionCall& call = {});
+                                                    const CallLengths& call = {});
 
 /// The tiles of a tile row of the element, which has rows there. `tile` is the plan's mask_tile.
 ClosedFormWalk walk_of(const ClosedFormElement& element, BlockShape tile, std::int64_t tile_row);
@@ -57,7 +57,7 @@ Result<void> set_closed_forms(const BlockMask& mask, ClosedFormPlan& plan);
 
 /// invalid_argument unless lengths and documents that a call gives satisfy AttentionTensors. It
 /// reads them, so they have to be in host memory.
-Result<void> check_closed_form_call(const AttentionShape& shape, const AttentionCall& call);
+Result<void> check_closed_form_call(const AttentionShape& shape, const CallLengths& call);
 
 /// Closed-form mask `index` of the plan as one line of its text.
 std::string closed_form_text(const ClosedFormPlan& plan, std::size_t index);

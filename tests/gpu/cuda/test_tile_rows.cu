@@ -182,7 +182,7 @@ TEST(TileRowsOnDevice, AreThoseOfTheHostInEitherDirection) {
     }
     std::sort(borders.begin(), borders.end());
     const DeviceArray<std::int32_t> d_q_lens(q_lens), d_kv_lens(kv_lens), d_borders(borders);
-    AttentionCall call;
+    CallLengths call;
     sm90::RunTimeLengths lengths{};
     if (pick(rng, 0, 3) > 0) {
       call.q_lens = q_lens.data();

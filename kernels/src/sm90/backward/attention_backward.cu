@@ -77,53 +77,56 @@ const Kernel& kernel_for(int dim, bool needs_bias_kernel, bool has_worklist) {
                        [&](const Kernel& each) { return each.dim == dim; });
 }
 
-RowsView rows_view(const Strided& tensor) {
-  return {const_cast<void*>(tensor.data), tensor.batch_stride, tensor.row_stride,
-          tensor.head_stride, tensor.dtype == DType::float32};
+// RowsView has one type for rows that kernels read and those that they write.
+template <class Data>
+RowsView rows_view(const BasicStrided<Data>& tensor) {
+  return {const_cast<void*>(static_cast<const void*>(tensor.data)), tensor.batch_stride,
+          tensor.row_stride, tensor.head_stride, tensor.dtype == DType::float32};
 }
 
 // Compared with lengths, which are at most kMaxLength.
-std::int32_t rows_of(const TensorView& tensor) {
-  return static_cast<std::int32_t>(std::min(tensor.extents[1], kMaxLength));
+std::int32_t rows_of(const Strided& tensor) {
+  return static_cast<std::int32_t>(std::min(tensor.num_rows(), kMaxLength));
 }
 
-Result<void> set_inputs(const BackwardTensors& tensors, const BackwardCall& call, int group_size,
-                        int step_queries, BackwardParams& params) {
+Result<void> set_inputs(const CheckedBackwardCall& call, int group_size, int step_queries,
+                        BackwardParams& params) {
   const TileBox queries{step_queries}, keys{kTileRows};
-  const bool has_queries = tensors.q.extents[1] > 0;
-  const TensorView& any = tensors.kv.k;  // in place of tensors without rows, which are not read
-  FDMA_TRY(params.k, make_named_map(tensors.kv.k, 1, keys, "k"));
-  FDMA_TRY(params.v, make_named_map(tensors.kv.v, 1, keys, "v"));
-  FDMA_TRY(params.q, make_named_map(has_queries ? tensors.q : any, has_queries ? group_size : 1,
-                                    queries, "q"));
-  FDMA_TRY(params.dout, make_named_map(has_queries ? tensors.dout : any,
+  const bool has_queries = call.q.num_rows() > 0;
+  const Strided& any = call.k;  // in place of tensors without rows, which are not read
+  FDMA_TRY(params.k, make_named_map(call.k.view(), 1, keys, "k"));
+  FDMA_TRY(params.v, make_named_map(call.v.view(), 1, keys, "v"));
+  FDMA_TRY(params.q, make_named_map((has_queries ? call.q : any).view(),
+                                    has_queries ? group_size : 1, queries, "q"));
+  FDMA_TRY(params.dout, make_named_map((has_queries ? call.dout : any).view(),
                                        has_queries ? group_size : 1, queries, "dout"));
-  params.q_rows = rows_of(tensors.q);
-  params.dout_rows = rows_of(tensors.dout);
-  params.k_rows = rows_of(tensors.kv.k);
-  params.v_rows = rows_of(tensors.kv.v);
+  params.q_rows = rows_of(call.q);
+  params.dout_rows = rows_of(call.dout);
+  params.k_rows = rows_of(call.k);
+  params.v_rows = rows_of(call.v);
   params.group_size = group_size;
   params.scale = call.scale;
   params.scale_log2 = call.scale_log2;
-  params.key_bias = call.key_bias;
-  params.bias_batch_stride = call.bias_batch_stride;
-  params.bias_head_stride = call.bias_head_stride;
+  params.key_bias = call.key_bias.data;
+  params.bias_batch_stride = call.key_bias.batch_stride;
+  params.bias_head_stride = call.key_bias.head_stride;
   params.lengths = {call.q_lens, call.kv_lens, call.cu_seqlens, call.cu_seqlens_batch_stride,
                     call.num_borders};
   return {};
 }
 
-void set_gradients(const BackwardCall& call, const AttentionShape& shape, BackwardParams& params) {
+void set_gradients(const CheckedBackwardCall& call, const AttentionShape& shape,
+                   BackwardParams& params) {
   params.dk = rows_view(call.dk);
   params.dv = rows_view(call.dv);
   params.head_dim = shape.head_dim;
   params.head_dim_v = shape.head_dim_v;
-  params.dkey_bias = call.dkey_bias;
-  params.dbias_batch_stride = call.dbias_batch_stride;
-  params.dbias_head_stride = call.dbias_head_stride;
+  params.dkey_bias = call.dkey_bias.data;
+  params.dbias_batch_stride = call.dkey_bias.batch_stride;
+  params.dbias_head_stride = call.dkey_bias.head_stride;
 }
 
-QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
+QueryParams query_params(const CheckedBackwardCall& call, const AttentionShape& shape,
                          const BackwardParams& params, int dim) {
   QueryParams queries{};
   queries.places = params.places;
@@ -136,14 +139,14 @@ QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
   queries.out = rows_view(call.out);
   queries.out_low = rows_view(call.out_low);
   queries.dout = rows_view(call.dout);
-  queries.lse = call.lse;
-  queries.lse_batch_stride = call.lse_batch_stride;
-  queries.lse_head_stride = call.lse_head_stride;
-  queries.lse_row_stride = call.lse_row_stride;
-  queries.dlse = call.dlse;
-  queries.dlse_batch_stride = call.dlse_batch_stride;
-  queries.dlse_head_stride = call.dlse_head_stride;
-  queries.dlse_row_stride = call.dlse_row_stride;
+  queries.lse = call.lse.data;
+  queries.lse_batch_stride = call.lse.batch_stride;
+  queries.lse_head_stride = call.lse.head_stride;
+  queries.lse_row_stride = call.lse.row_stride;
+  queries.dlse = call.dlse.data;
+  queries.dlse_batch_stride = call.dlse.batch_stride;
+  queries.dlse_head_stride = call.dlse.head_stride;
+  queries.dlse_row_stride = call.dlse.row_stride;
   queries.corrects_delta = call.corrects_delta;
   queries.next_tile_groups = params.next_tile_group;
   queries.dq_semaphores = params.dq_semaphores;
@@ -157,7 +160,7 @@ QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
 }
 
 // Parameters of the kernels that handle the gradients that the main kernel does not write.
-KeyGradientParams key_gradient_params(const BackwardCall& call, const AttentionShape& shape,
+KeyGradientParams key_gradient_params(const CheckedBackwardCall& call, const AttentionShape& shape,
                                       const BackwardParams& params, int dim,
                                       const BackwardWorklist& worklist) {
   KeyGradientParams keys{};
@@ -188,7 +191,7 @@ int num_units_of(const DevicePlan& plan, const BackwardWorklist* worklist) {
 
 // Decides whether the main kernel zeroes the accumulators of all KV heads but the first, and zeroes
 // their counters.
-Result<void> set_zeros(const ZeroFill& zero_fill, const BackwardCall& call, int dim,
+Result<void> set_zeros(const ZeroFill& zero_fill, const CheckedBackwardCall& call, int dim,
                        BackwardParams& params, Stream stream) {
   if (zero_fill.counters == nullptr || params.dq_semaphores != nullptr || call.corrects_delta ||
       dim > kMaxBulkDim || params.places.padded_q_len == 0) {
@@ -213,25 +216,24 @@ Result<void> launch_shifts(const Kernel& kernel, BackwardParams params, int num_
 }
 
 template <class T>
-Result<void> launch(const DevicePlan& plan, const BackwardCall& call,
-                    const BackwardTensors& tensors, BackwardParams& params,
+Result<void> launch(const DevicePlan& plan, const CheckedBackwardCall& call, BackwardParams& params,
                     const BackwardWorklist* worklist, DqSemaphoreOffsets* dq_semaphore_offsets,
                     ZeroFillCounters* zero_counters, Stream stream) {
   const AttentionShape& shape = plan.shape;
   const int num_units = num_units_of(plan, worklist);
   const int dim = backward_dim(shape);
-  const bool needs_bias_kernel = call.key_bias != nullptr || !(call.scale_log2 > 0.0f) ||
+  const bool needs_bias_kernel = call.key_bias.data != nullptr || !(call.scale_log2 > 0.0f) ||
                                  (params.dq_semaphores != nullptr && dim > kMaxBulkDim);
   const Kernel& kernel = kernel_for<T>(dim, needs_bias_kernel, worklist != nullptr);
   if (num_units > 0) {
-    FDMA_TRY_VOID(set_inputs(tensors, call, shape.group_size(), kernel.step_queries, params));
+    FDMA_TRY_VOID(set_inputs(call, shape.group_size(), kernel.step_queries, params));
   }
   set_gradients(call, shape, params);
   KeyGradientParams keys{};
   if (worklist != nullptr) {
-    params.worklist = {worklist->keys,         worklist->work_tiles,   worklist->num_work_tiles,
-                       worklist->sums.dk,      worklist->sums.dv,      worklist->sums.dbias,
-                       key_rows(tensors.kv.k), key_rows(tensors.kv.v), worklist->first_positions,
+    params.worklist = {worklist->keys,          worklist->work_tiles,    worklist->num_work_tiles,
+                       worklist->sums.dk,       worklist->sums.dv,       worklist->sums.dbias,
+                       key_rows(call.k.view()), key_rows(call.v.view()), worklist->first_positions,
                        worklist->positions};
     keys = key_gradient_params(call, shape, params, kernel.dim, *worklist);
     if (num_units > 0) {
@@ -295,18 +297,18 @@ Result<void> run(const DevicePlan& impl, const BackwardTensors& tensors, const L
   void* const workspace = launched.workspace;
   const Stream stream = launched.stream;
   const AttentionShape& shape = impl.shape;
-  FDMA_TRY(const BackwardCall call,
+  FDMA_TRY(const CheckedBackwardCall call,
            checked_backward_call(impl.direction, shape, impl.score, tensors, options, Device::cuda,
                                  impl.arrays.num_closed_forms > 0));
   FDMA_TRY_VOID(check_launch(impl, workspace));
-  FDMA_TRY_VOID(check_vectors(tensors.out, "out"));
-  if (tensors.out_low.data != nullptr) {
-    FDMA_TRY_VOID(check_vectors(tensors.out_low, "out_low"));
+  FDMA_TRY_VOID(check_vectors(call.out.view(), "out"));
+  if (call.out_low.data != nullptr) {
+    FDMA_TRY_VOID(check_vectors(call.out_low.view(), "out_low"));
   }
-  FDMA_TRY_VOID(check_vectors(tensors.dout, "dout"));
-  FDMA_TRY_VOID(check_vectors(tensors.dq.view(), "dq"));
-  FDMA_TRY_VOID(check_vectors(tensors.dk.view(), "dk"));
-  FDMA_TRY_VOID(check_vectors(tensors.dv.view(), "dv"));
+  FDMA_TRY_VOID(check_vectors(call.dout.view(), "dout"));
+  FDMA_TRY_VOID(check_vectors(call.dq.view(), "dq"));
+  FDMA_TRY_VOID(check_vectors(call.dk.view(), "dk"));
+  FDMA_TRY_VOID(check_vectors(call.dv.view(), "dv"));
   if (options.deterministic && worklist != nullptr && worklist->positions == nullptr) {
     return Error{ErrorCode::unsupported, kWithoutOrder};
   }
@@ -340,10 +342,10 @@ Result<void> run(const DevicePlan& impl, const BackwardTensors& tensors, const L
     params.dq_semaphore_offsets = dq_semaphore_offsets;
   }
   return shape.q_dtype == DType::bfloat16
-             ? launch<__nv_bfloat16>(impl, call, tensors, params, worklist, dq_semaphore_offsets,
+             ? launch<__nv_bfloat16>(impl, call, params, worklist, dq_semaphore_offsets,
                                      zero_counters, stream)
-             : launch<__half>(impl, call, tensors, params, worklist, dq_semaphore_offsets,
-                              zero_counters, stream);
+             : launch<__half>(impl, call, params, worklist, dq_semaphore_offsets, zero_counters,
+                              stream);
 }
 
 // The kv worklist of an uploaded plan, with its accumulators in the workspace.

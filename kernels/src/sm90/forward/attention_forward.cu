@@ -69,37 +69,37 @@ const Kernel& kernel_for(const AttentionShape& shape, bool needs_bias_kernel, bo
   });
 }
 
-Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& call,
-                         const DevicePlan& plan, int step_keys, ForwardParams& params) {
+Result<void> set_tensors(const CheckedCall& call, const DevicePlan& plan, int step_keys,
+                         ForwardParams& params) {
   const int group_size = plan.shape.group_size();
   const int heads_per_tile = 1 << plan.arrays.pack_shift;
   const TileBox rows{kHalfRows / heads_per_tile, heads_per_tile}, keys{step_keys};
-  FDMA_TRY(params.q, make_named_map(tensors.q, group_size, rows, "q"));
-  FDMA_TRY(params.out_map, make_named_map(tensors.out.view(), group_size, rows, "out"));
+  FDMA_TRY(params.q, make_named_map(call.q.view(), group_size, rows, "q"));
+  FDMA_TRY(params.out_map, make_named_map(call.out.view(), group_size, rows, "out"));
   // Without any key the one tile that a work tile reads is masked, so any tensor will do.
-  const bool has_keys = tensors.kv.k.extents[1] > 0;
-  FDMA_TRY(params.k, make_named_map(has_keys ? tensors.kv.k : tensors.q, 1, keys, "k"));
-  FDMA_TRY(params.v, make_named_map(has_keys ? tensors.kv.v : tensors.q, 1, keys, "v"));
+  const bool has_keys = call.k.num_rows() > 0;
+  FDMA_TRY(params.k, make_named_map((has_keys ? call.k : call.q).view(), 1, keys, "k"));
+  FDMA_TRY(params.v, make_named_map((has_keys ? call.v : call.q).view(), 1, keys, "v"));
   // Compared with lengths, which are at most kMaxLength.
   const auto rows_of = [](std::int64_t extent) {
     return static_cast<std::int32_t>(std::min(extent, kMaxLength));
   };
   params.group_size = group_size;
   params.head_dim_v = plan.shape.head_dim_v;
-  params.v_rows = has_keys ? rows_of(tensors.kv.v.extents[1]) : 0;
-  params.out_rows = rows_of(tensors.out.extents[1]);
-  params.out = tensors.out.data;
-  params.out_low = const_cast<void*>(call.out_low.data);
+  params.v_rows = has_keys ? rows_of(call.v.num_rows()) : 0;
+  params.out_rows = rows_of(call.out.num_rows());
+  params.out = call.out.data;
+  params.out_low = call.out_low.data;
   params.out_batch_stride = call.out.batch_stride;
   params.out_row_stride = call.out.row_stride;
   params.out_head_stride = call.out.head_stride;
-  params.lse = call.lse;
-  params.lse_batch_stride = call.lse_batch_stride;
-  params.lse_head_stride = call.lse_head_stride;
-  params.lse_row_stride = call.lse_row_stride;
-  params.key_bias = call.key_bias;
-  params.bias_batch_stride = call.bias_batch_stride;
-  params.bias_head_stride = call.bias_head_stride;
+  params.lse = call.lse.data;
+  params.lse_batch_stride = call.lse.batch_stride;
+  params.lse_head_stride = call.lse.head_stride;
+  params.lse_row_stride = call.lse.row_stride;
+  params.key_bias = call.key_bias.data;
+  params.bias_batch_stride = call.key_bias.batch_stride;
+  params.bias_head_stride = call.key_bias.head_stride;
   params.scale_log2 = call.scale_log2;
   params.lengths = {call.q_lens, call.kv_lens, call.cu_seqlens, call.cu_seqlens_batch_stride,
                     call.num_borders};
@@ -108,12 +108,12 @@ Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& c
 
 // out_low is written in pieces of 16 bytes at the same offsets as out, so its strides must be
 // those of out.
-Result<void> check_out_low(const AttentionTensors& tensors) {
-  const TensorView out_low = tensors.out_low.view();
-  if (out_low.data == nullptr) return {};
+Result<void> check_out_low(const CheckedCall& call) {
+  if (call.out_low.data == nullptr) return {};
+  const TensorView out = call.out.view(), out_low = call.out_low.view();
   FDMA_TRY_VOID(check_vectors(out_low, "out_low"));
   for (std::size_t axis = 0; axis < 3; ++axis) {
-    if (out_low.extents[axis] > 1 && out_low.strides[axis] != tensors.out.strides[axis]) {
+    if (out_low.extents[axis] > 1 && out_low.strides[axis] != out.strides[axis]) {
       return Error{ErrorCode::unsupported, "out_low: expected the strides of out"};
     }
   }
@@ -132,9 +132,8 @@ TensorView permuted_view(const TensorView& tensor, std::int64_t max_keys, const 
 
 // For plans with kv permutations, before the forward kernel: copies the permuted rows. The copying
 // kernel also zeroes the counter, so it replaces the kernel that does.
-Result<void> permute_kv(const AttentionTensors& tensors, const AttentionCall& call,
-                        const DevicePlan& plan, int step_keys, char* workspace, Stream stream,
-                        ForwardParams& params) {
+Result<void> permute_kv(const CheckedCall& call, const DevicePlan& plan, int step_keys,
+                        char* workspace, Stream stream, ForwardParams& params) {
   const Workspace places(plan);
   const std::int64_t max_keys = plan.orders.max_keys;
   PermuteParams moved{};
@@ -145,16 +144,16 @@ Result<void> permute_kv(const AttentionTensors& tensors, const AttentionCall& ca
   moved.heads_kv = plan.shape.heads_kv;
   moved.permuted_k = reinterpret_cast<std::uint8_t*>(workspace + places.permuted_k);
   moved.permuted_v = reinterpret_cast<std::uint8_t*>(workspace + places.permuted_v);
-  moved.key_bias = call.key_bias;
-  moved.bias_batch_stride = call.bias_batch_stride;
-  moved.bias_head_stride = call.bias_head_stride;
+  moved.key_bias = call.key_bias.data;
+  moved.bias_batch_stride = call.key_bias.batch_stride;
+  moved.bias_head_stride = call.key_bias.head_stride;
   moved.permuted_bias = reinterpret_cast<float*>(workspace + places.permuted_bias);
   moved.counter = params.next_work_tile;
   const TileBox box{step_keys};
   FDMA_TRY(params.permuted_k,
-           make_named_map(permuted_view(tensors.kv.k, max_keys, moved.permuted_k), 1, box, "k"));
+           make_named_map(permuted_view(call.k.view(), max_keys, moved.permuted_k), 1, box, "k"));
   FDMA_TRY(params.permuted_v,
-           make_named_map(permuted_view(tensors.kv.v, max_keys, moved.permuted_v), 1, box, "v"));
+           make_named_map(permuted_view(call.v.view(), max_keys, moved.permuted_v), 1, box, "v"));
   params.permuted_bias = moved.permuted_bias;
   params.max_permuted_keys = max_keys;
   return check_cuda(permute_kv(moved, stream), "launch of the kernel that moves keys");
@@ -200,10 +199,10 @@ Result<void> run(const DevicePlan& impl, const AttentionTensors& tensors, const 
   const Stream stream = launch.stream;
   const AttentionShape& shape = impl.shape;
   FDMA_TRY_VOID(check_direction(impl.direction, Direction::forward));
-  FDMA_TRY(const AttentionCall call, checked_call(shape, impl.score, tensors, options, Device::cuda,
-                                                  impl.arrays.num_closed_forms > 0));
+  FDMA_TRY(const CheckedCall call, checked_call(shape, impl.score, tensors, options, Device::cuda,
+                                                impl.arrays.num_closed_forms > 0));
   FDMA_TRY_VOID(check_launch(impl, workspace));
-  FDMA_TRY_VOID(check_out_low(tensors));
+  FDMA_TRY_VOID(check_out_low(call));
   if (impl.is_gathering && gather.lists == nullptr) {
     return Error{
         ErrorCode::invalid_argument,
@@ -212,13 +211,13 @@ Result<void> run(const DevicePlan& impl, const AttentionTensors& tensors, const 
   }
   if (impl.arrays.num_work_tiles == 0) return {};
 
-  const Kernel& kernel =
-      kernel_for(shape, call.key_bias != nullptr || !(call.scale_log2 > 0.0f), impl.is_gathering);
+  const Kernel& kernel = kernel_for(
+      shape, call.key_bias.data != nullptr || !(call.scale_log2 > 0.0f), impl.is_gathering);
   ForwardParams params{};
-  FDMA_TRY_VOID(set_tensors(tensors, call, impl, kernel.step_keys, params));
+  FDMA_TRY_VOID(set_tensors(call, impl, kernel.step_keys, params));
   params.gather = gather;
-  params.k_gather = key_rows(tensors.kv.k);
-  params.v_gather = key_rows(tensors.kv.v);
+  params.k_gather = key_rows(call.k.view());
+  params.v_gather = key_rows(call.v.view());
   const Workspace places(impl);
   char* const base = static_cast<char*>(workspace);
   params.plan = impl.arrays;
@@ -234,7 +233,7 @@ Result<void> run(const DevicePlan& impl, const AttentionTensors& tensors, const 
                                    params.next_work_tile, stream),
                    "launch of the kernel that orders tile rows"));
   } else if (impl.orders.max_keys > 0) {
-    FDMA_TRY_VOID(permute_kv(tensors, call, impl, kernel.step_keys, base, stream, params));
+    FDMA_TRY_VOID(permute_kv(call, impl, kernel.step_keys, base, stream, params));
   } else if (!launch.is_kept) {
     FDMA_TRY_VOID(check_cuda(zero_counter(params.next_work_tile, stream),
                              "launch of the kernel that zeroes the counter"));

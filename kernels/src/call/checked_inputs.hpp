@@ -1,0 +1,59 @@
+// What both passes of attention read, checked.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "call/strided.hpp"
+#include "call/strided_views.hpp"
+#include "fdma/base/result.hpp"
+#include "fdma/formats/attention_shape.hpp"
+#include "fdma/kernels/direction.hpp"
+
+namespace fdma {
+
+/// The lengths and documents of one call of a closed-form plan. Those of the plan apply where a
+/// pointer is null.
+struct CallLengths {
+  const std::int32_t* q_lens = nullptr;      ///< [batch]
+  const std::int32_t* kv_lens = nullptr;     ///< [batch]
+  const std::int32_t* cu_seqlens = nullptr;  ///< element b's at b * cu_seqlens_batch_stride
+  std::int64_t cu_seqlens_batch_stride = 0;  ///< 0: all elements have the same documents
+  /// Per batch element, where cu_seqlens is given; ClosedFormMask::first_border does not apply then
+  std::int32_t num_borders = 0;
+};
+
+/// Made by checked_call and checked_backward_call.
+struct CheckedInputs : CallLengths {
+  Strided q, k, v;
+  KeyValues<const float> key_bias{};
+  float scale = 0;       ///< softmax scale
+  float scale_log2 = 0;  ///< softmax scale times log2(e), because exponents are powers of two
+
+ protected:
+  CheckedInputs() = default;
+};
+
+/// The tensors from which they are made.
+struct InputTensors {
+  const TensorView& q;
+  const KvView& kv;
+  const TensorView &key_bias, &q_lens, &kv_lens, &cu_seqlens;
+};
+
+/// Success if the plan is for this pass; otherwise unsupported, with the pass that it is for.
+Result<void> check_direction(Direction of_plan, Direction of_call);
+
+/// Sets `inputs`. `softmax_scale`: 0 stands for 1 / sqrt(head_dim). `is_closed_form`: the plan takes
+/// lengths and documents, whose values are not checked.
+///
+/// Errors      shape_mismatch, invalid_argument, unsupported
+Result<void> check_inputs(const AttentionShape& shape, const ScoreSpec& score,
+                          const InputTensors& tensors, float softmax_scale, int num_threads,
+                          Device device, bool is_closed_form, CheckedInputs& inputs);
+
+/// Checks the results of a forward call. `out_low` and `lse` may have no data. Errors: the same.
+Result<void> check_results(const AttentionShape& shape, const TensorView& out,
+                           const TensorView& out_low, const TensorView& lse, Device device);
+
+}  // namespace fdma
