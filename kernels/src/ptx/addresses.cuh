@@ -67,6 +67,15 @@ __device__ __forceinline__ void store_words2(std::uint32_t address, int a, int b
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
 }
 
+__device__ __forceinline__ float load_float(std::uint32_t address) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_float(std::uint32_t address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+
 /// Two consecutive floats, for instance those of a thread's two neighbouring queries.
 __device__ __forceinline__ float2 load_pair(std::uint32_t address) {
   float2 pair;
@@ -93,6 +102,19 @@ __device__ __forceinline__ uint4 load_words(std::uint32_t address) {
                : "r"(address)
                : "memory");
   return words;
+}
+
+/// Four consecutive floats.
+__device__ __forceinline__ void store_floats(std::uint32_t address, float a, float b, float c,
+                                             float d) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(a), "f"(b), "f"(c),
+               "f"(d)
+               : "memory");
+}
+
+/// Toggles `bits` of a word in shared memory, as one access.
+__device__ __forceinline__ void toggle_bits(std::uint32_t address, std::uint32_t bits) {
+  asm volatile("red.shared.xor.b32 [%0], %1;" ::"r"(address), "r"(bits) : "memory");
 }
 
 }  // namespace fdma::ptx

@@ -55,6 +55,12 @@ __device__ __forceinline__ void fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/// Orders accesses of threads to global memory before and after it with those of bulk copies (async
+/// proxy).
+__device__ __forceinline__ void fence_async_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 /// Stores four 8 x 8 matrices of 16-bit elements. Lane l holds row l / 4, columns 2 * (l % 4) and 2
 /// * (l % 4) + 1 of each matrix, and gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void stmatrix_x4(std::uint32_t address, std::uint32_t m0,

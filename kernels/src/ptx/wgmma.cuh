@@ -38,6 +38,13 @@ __device__ __forceinline__ void pin_registers(float (&registers)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
+/// The same for an operand in registers.
+template <int kCount>
+__device__ __forceinline__ void pin_registers(std::uint32_t (&registers)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
+}
+
 /// The contiguous dimension of an operand in shared memory: k, or the other one (m, n).
 enum class Major : int { k = 0, mn = 1 };
 

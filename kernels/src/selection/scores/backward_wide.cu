@@ -15,6 +15,8 @@
 #include <cstdint>
 
 #include "cuda/cuda_error.hpp"
+#include "ptx/async_copy.cuh"
+#include "ptx/mma.cuh"
 #include "selection/scores/backward_arrays.cuh"
 #include "selection/scores/zoh_vector.cuh"
 
@@ -34,10 +36,7 @@ constexpr int kRowBytes = int{sizeof(T)} * kTileColumns + 16;
 
 __device__ __forceinline__ void multiply(float (&sum)[4], const std::uint32_t (&a)[4],
                                          std::uint32_t b0, std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  ptx::mma<float>(sum, a[0], a[1], a[2], a[3], b0, b1);
 }
 
 /// Two adjacent elements of 16 bits as float32.
@@ -145,9 +144,9 @@ class Block {
       if (has_next) {
         load_values(stage ^ 1, key + kTileKeys);
         load_ddt(key + kTileKeys, ddt);
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        ptx::copies_wait<1>();
       } else {
-        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        ptx::copies_wait<0>();
       }
       __syncthreads();
       if (call_.ddt_proj.data != nullptr) gather(stage);
@@ -190,11 +189,9 @@ class Block {
       }
       const auto to = static_cast<std::uint32_t>(
           __cvta_generic_to_shared(&shared_.values[stage][row][16 * (thread_ % kChunks)]));
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                   "r"(is_read[i] ? 16 : 0)
-                   : "memory");
+      ptx::copy_16_async(to, from, is_read[i] ? 16 : 0);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    ptx::copies_commit();
   }
 
   // A thread has one key and every second head.

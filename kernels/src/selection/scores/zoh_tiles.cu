@@ -6,6 +6,8 @@
 // rearrangement.
 #include <cstdint>
 
+#include "ptx/loads.cuh"
+#include "ptx/mma.cuh"
 #include "selection/scores/call.cuh"
 
 namespace fdma::zoh {
@@ -14,21 +16,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-__device__ void multiply(float (&sum)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                         std::uint32_t a3, std::uint32_t b0, std::uint32_t b1, __nv_bfloat16) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-__device__ void multiply(float (&sum)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                         std::uint32_t a3, std::uint32_t b0, std::uint32_t b1, __half) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 constexpr int kRowTiles = 2;  // of 16 keys, per warp of score_tiles
 // Elements of a row: 16 bytes from each of the four lanes that share it
 constexpr int kSliceElements = 32;
@@ -36,15 +23,6 @@ constexpr int kSliceElements = 32;
 // Blocks of score_tiles per multiprocessor, limited by the registers of sums, values and weights.
 template <int kColumnTiles>
 constexpr int kTileBlocks = kColumnTiles == 1 ? 2 : 1;
-
-// Loads 16 bytes that are read once. The rest of their 128 bytes comes to the L2 cache with them.
-__device__ __forceinline__ uint4 load_streamed(const void* from) {
-  uint4 raw;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(raw.x), "=r"(raw.y), "=r"(raw.z), "=r"(raw.w)
-               : "l"(from));
-  return raw;
-}
 
 // num_splits warps handle 32 keys and kColumnTiles x 8 heads from blockIdx.z on, each a part of the
 // rows' width. In an mma, lane 4 g + t holds columns {2t, 2t+1, 2t+8, 2t+9} of rows g and g + 8;
@@ -90,8 +68,8 @@ __global__ void __launch_bounds__(kThreads, kTileBlocks<kColumnTiles>)
       for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          a[s][r][half] =
-              at + 8 * quad < width ? load_streamed(rows[r][half] + at) : make_uint4(0, 0, 0, 0);
+          a[s][r][half] = at + 8 * quad < width ? ptx::load_streamed(rows[r][half] + at)
+                                                : make_uint4(0, 0, 0, 0);
         }
       }
     }
@@ -109,10 +87,10 @@ __global__ void __launch_bounds__(kThreads, kTileBlocks<kColumnTiles>)
       for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
         for (int c = 0; c < kColumnTiles; ++c) {
-          multiply(sums[r][c], a[s][r][0].x, a[s][r][1].x, a[s][r][0].y, a[s][r][1].y, b[c].x,
-                   b[c].y, T());
-          multiply(sums[r][c], a[s][r][0].z, a[s][r][1].z, a[s][r][0].w, a[s][r][1].w, b[c].z,
-                   b[c].w, T());
+          ptx::mma<T>(sums[r][c], a[s][r][0].x, a[s][r][1].x, a[s][r][0].y, a[s][r][1].y, b[c].x,
+                      b[c].y);
+          ptx::mma<T>(sums[r][c], a[s][r][0].z, a[s][r][1].z, a[s][r][0].w, a[s][r][1].w, b[c].z,
+                      b[c].w);
         }
       }
     }

@@ -17,6 +17,8 @@
 // Determined  a score depends neither on kv_len nor on the place of its key
 #include "cuda/cuda_error.hpp"
 #include "ptx/addresses.cuh"
+#include "ptx/async_copy.cuh"
+#include "ptx/mma.cuh"
 #include "selection/scores/call.cuh"
 
 namespace fdma::zoh {
@@ -46,40 +48,6 @@ struct Layout {
     return (row * kChunks + (chunk ^ (row & 1) << 2)) * 16;
   }
 };
-
-__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, bool is_inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(is_inside ? 16 : 0)
-               : "memory");
-}
-__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ __forceinline__ void wait_for_all_but() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-#define FDMA_MULTIPLY(shape)                                   \
-  asm("mma.sync.aligned." shape                                \
-      " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "        \
-      "{%0, %1, %2, %3};"                                      \
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) \
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1))
-__device__ __forceinline__ void multiply(float (&sum)[4], std::uint32_t a0, std::uint32_t a1,
-                                         std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                                         std::uint32_t b1, __nv_bfloat16) {
-  FDMA_MULTIPLY("m16n8k16.row.col.f32.bf16.bf16.f32");
-}
-__device__ __forceinline__ void multiply(float (&sum)[4], std::uint32_t a0, std::uint32_t a1,
-                                         std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                                         std::uint32_t b1, __half) {
-  FDMA_MULTIPLY("m16n8k16.row.col.f32.f16.f16.f32");
-}
-__device__ __forceinline__ void multiply(float (&sum)[4], std::uint32_t a0, std::uint32_t a1,
-                                         std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                                         std::uint32_t b1, float) {
-  FDMA_MULTIPLY("m16n8k8.row.col.f32.tf32.tf32.f32");
-}
-#undef FDMA_MULTIPLY
 
 // Splits x into the nearest number of 11 bits and the rest, of which the tensor core reads 11 bits.
 __device__ __forceinline__ void split(std::uint32_t x, std::uint32_t& high, std::uint32_t& low) {
@@ -124,7 +92,7 @@ class Block {
     int load_at = 0, load_stage = 0, stage = 0;
     const auto load_next = [&] {
       if (load_key < end_key_) load(load_stage, load_key, load_at);
-      commit();
+      ptx::copies_commit();
       load_at += kElements;
       if (load_at >= width_) {
         load_at = 0;
@@ -137,7 +105,7 @@ class Block {
       float sums[kRowTiles][kColumnTiles][4] = {};
       const bool has_keys = key + first_row_ < end_key_;
       for (int at = 0; at < width_; at += kElements) {
-        wait_for_all_but<kStages - 2>();
+        ptx::copies_wait<kStages - 2>();
         __syncthreads();
         load_next();
         if (has_keys) add(sums, stage);
@@ -145,7 +113,7 @@ class Block {
       }
       if (has_keys) store(key, sums);
     }
-    wait_for_all_but<0>();
+    ptx::copies_wait<0>();
   }
 
  private:
@@ -165,8 +133,9 @@ class Block {
     for (int i = 0; i < kTileKeys / kRows; ++i) {
       const int row = first + i * kRows;
       const bool is_read = is_inside && key + row < end_key_;
-      copy_async(values_at(stage) + Sizes::place(row, chunk),
-                 is_read ? values_ + (key + row) * call_.key_stride + column : values_, is_read);
+      ptx::copy_16_async(values_at(stage) + Sizes::place(row, chunk),
+                         is_read ? values_ + (key + row) * call_.key_stride + column : values_,
+                         is_read ? 16 : 0);
     }
 #pragma unroll
     for (int i = 0; i < (8 * kColumnTiles + kRows - 1) / kRows; ++i) {
@@ -174,8 +143,9 @@ class Block {
       if (row >= 8 * kColumnTiles) break;
       const int head = first_head_ + row;
       const bool is_read = is_inside && head < call_.num_heads;
-      copy_async(weights_at(stage) + Sizes::place(row, chunk),
-                 is_read ? weights_ + head * call_.weight_row_stride + column : weights_, is_read);
+      ptx::copy_16_async(weights_at(stage) + Sizes::place(row, chunk),
+                         is_read ? weights_ + head * call_.weight_row_stride + column : weights_,
+                         is_read ? 16 : 0);
     }
   }
 
@@ -236,8 +206,8 @@ class Block {
   // Multiplies 64 bytes of 16 rows and 8 heads. In an mma, lane 4 g + t holds four columns of rows
   // g and g + 8; here these are adjacent.
   __device__ static void multiply_both(float (&sum)[4], const uint4 (&a)[2], const uint4& b) {
-    multiply(sum, a[0].x, a[1].x, a[0].y, a[1].y, b.x, b.y, T());
-    multiply(sum, a[0].z, a[1].z, a[0].w, a[1].w, b.z, b.w, T());
+    ptx::mma<T>(sum, a[0].x, a[1].x, a[0].y, a[1].y, b.x, b.y);
+    ptx::mma<T>(sum, a[0].z, a[1].z, a[0].w, a[1].w, b.z, b.w);
   }
 
   __device__ void store(std::int64_t first, const float (&sums)[kRowTiles][kColumnTiles][4]) const {

@@ -335,10 +335,9 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
       }
       std::uint32_t word0 = 0, word1 = 0;
       if (step.y != 0) {
-        asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
-                     : "=r"(word0), "=r"(word1)
-                     : "r"(step.y + (group * kWarpgroupThreads + thread_now()) * 8)
-                     : "memory");
+        const int2 words = load_words2(step.y + (group * kWarpgroupThreads + thread_now()) * 8);
+        word0 = static_cast<std::uint32_t>(words.x);
+        word1 = static_cast<std::uint32_t>(words.y);
         if (kQueries == 64 && (step.x & kStepIsSecondHalf) != 0) {
           word0 >>= 16;
           word1 >>= 16;

@@ -17,6 +17,8 @@
 
 #include <cstdint>
 
+#include "ptx/addresses.cuh"
+#include "ptx/counters.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/relaxed.cuh"
 #include "ptx/tma.cuh"
@@ -29,39 +31,27 @@ namespace fdma::sm90 {
 
 /// Reads how many tile groups have added (acquire). Their additions are visible after it.
 __device__ __forceinline__ std::int32_t read_dq_semaphore(const std::int32_t* dq_semaphores) {
-  std::int32_t dq_position;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
-               : "=r"(dq_position)
-               : "l"(dq_semaphores)
-               : "memory");
-  return dq_position;
+  return ptx::load_acquire(dq_semaphores);
 }
 /// The same, but their additions are visible only after a fence_dq_semaphore.
 __device__ __forceinline__ std::int32_t read_dq_semaphore_early(const std::int32_t* dq_semaphores) {
-  std::int32_t dq_position;
-  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];"
-               : "=r"(dq_position)
-               : "l"(dq_semaphores)
-               : "memory");
-  return dq_position;
+  return ptx::load_relaxed(dq_semaphores);
 }
 
 /// Increments the counter (release). The additions before it are visible to whoever reads it.
 __device__ __forceinline__ void advance_dq_semaphore(std::int32_t* dq_semaphores) {
-  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(dq_semaphores) : "memory");
+  ptx::increment_release(dq_semaphores);
 }
 /// The same, relaxed. It may be used if the additions came before a fence_dq_semaphore. It may also
 /// be used by a tile group that adds nothing and has read that its position is reached: this
 /// reduction reads and writes, so it carries on the releases before it.
 __device__ __forceinline__ void advance_dq_semaphore_late(std::int32_t* dq_semaphores) {
-  asm volatile("red.relaxed.gpu.global.add.s32 [%0], 1;" ::"l"(dq_semaphores) : "memory");
+  ptx::increment_relaxed(dq_semaphores);
 }
 
 /// One fence that completes the acquire of a counter read before it and begins the release of one
 /// incremented after it. Whoever waits for the counter waits for this fence.
-__device__ __forceinline__ void fence_dq_semaphore() {
-  asm volatile("fence.acq_rel.gpu;" ::: "memory");
-}
+__device__ __forceinline__ void fence_dq_semaphore() { ptx::fence_acquire_release(); }
 
 /// The slot of step `number`, counted from 0, in which the loading thread tells the helper warp of
 /// it; and the step's kDqSemaphoreLap.
@@ -80,10 +70,8 @@ template <int kCount>
 __device__ __forceinline__ void put_accum(std::uint32_t to, const float (&dq)[kCount], int lane) {
 #pragma unroll
   for (int i = 0; i < kCount / 4; ++i) {
-    asm volatile(
-        "st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + i * (kSumLanes * 4) + lane * 16),
-        "f"(dq[4 * i]), "f"(dq[4 * i + 1]), "f"(dq[4 * i + 2]), "f"(dq[4 * i + 3])
-        : "memory");
+    ptx::store_floats(to + i * (kSumLanes * 4) + lane * 16, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2],
+                      dq[4 * i + 3]);
   }
   ptx::fence_async_shared();
   __syncwarp();

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "ptx/addresses.cuh"
 #include "ptx/warpgroup.cuh"
 #include "sm90/backward/params.hpp"
 #include "sm90/backward/ring.cuh"
@@ -65,12 +66,7 @@ __device__ __forceinline__ float sum_of_warps(std::uint32_t from, int query) {
   float sum = 0.0f;
 #pragma unroll
   for (int warp = 0; warp < kWarpgroupThreads / 32; ++warp) {
-    float one;
-    asm volatile("ld.shared.f32 %0, [%1];"
-                 : "=f"(one)
-                 : "r"(from + 4 * (warp * kQueries + query))
-                 : "memory");
-    sum += one;
+    sum += ptx::load_float(from + 4 * (warp * kQueries + query));
   }
   return sum;
 }

@@ -33,12 +33,6 @@
 
 namespace fdma::sm90 {
 
-/// Orders accesses of threads to global memory before and after it with those of bulk copies (async
-/// proxy).
-__device__ __forceinline__ void fence_async_global() {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
-
 inline constexpr int kZeroFillRows = 64;  ///< rows of accumulators of worklist keys in a chunk
 
 __device__ __forceinline__ int query_blocks(const BackwardParams& p) {
@@ -57,7 +51,7 @@ __device__ __forceinline__ void wait_for_zero_fill(const BackwardParams& p, int 
   const int count = zero_fill_blocks(p, row);
   while (read_dq_semaphore(&p.zero_fill.counters[row].done) != count) {
   }
-  fence_async_global();
+  ptx::fence_async_global();
 }
 
 /// Writes zeros for one block. One warp calls it, and one lane does most of the work. Its state is
@@ -98,7 +92,7 @@ class ZeroFillWriter {
     const int written_row = load_word(state + 8);
     if (written_row != 0) {
       ptx::bulk_wait<0>();
-      fence_async_global();
+      ptx::fence_async_global();
       advance_dq_semaphore(&p_.zero_fill.counters[written_row].done);
       store_word(state + 8, 0);
     }

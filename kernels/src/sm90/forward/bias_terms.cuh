@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "ptx/wgmma.cuh"
+
 namespace fdma::sm90 {
 
 /// True iff the kernel takes biases as terms.
@@ -43,8 +45,7 @@ __device__ __forceinline__ void ones_of_terms(int lane, std::uint32_t (&fragment
   const int pair = lane % 4;              // pair of columns
   fragment[0] = fragment[1] = pair == 0 ? kOne << 16 | kOne : pair == 1 ? kOne : 0;
   fragment[2] = fragment[3] = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(fragment[i])::"memory");
+  ptx::pin_registers(fragment);
 }
 
 /// Descriptor of the terms of a slot, 8 keys in 128 bytes, without swizzle. The second half of a

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "cuda/out_low.cuh"
+#include "ptx/addresses.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
@@ -234,22 +235,15 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     ptx::mbarrier_wait(
         base + Layout::kWorkTileFull + 8 * (work_tile_index % Layout::kWorkTileSlots),
         ring_phase(Layout::kWorkTileSlots), "compute: work tile full");
-    int tiles;
-    asm volatile("ld.shared.b32 %0, [%1];"
-                 : "=r"(tiles)
-                 : "r"(work_tile_slot(work_tile_index))
-                 : "memory");
+    const int tiles = ptx::load_word(work_tile_slot(work_tile_index));
     return tiles == kNoWorkTile ? kNoWorkTile : tiles * kSteps;
   };
   // Number of keys of its last step, in whole units. Later keys have no probabilities.
   const auto last_keys_of_work_tile = [&] {
     int keys = kStepKeys;
     if constexpr (kGather) {
-      asm volatile("ld.shared.b32 %0, [%1];"
-                   : "=r"(keys)
-                   : "r"(work_tile_slot(work_tile_index) + Layout::kWorkTileGather +
-                         GatherDescriptor::kLastKeysAt)
-                   : "memory");
+      keys = ptx::load_word(work_tile_slot(work_tile_index) + Layout::kWorkTileGather +
+                            GatherDescriptor::kLastKeysAt);
     }
     return keys;
   };
@@ -342,20 +336,14 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
       word1 >>= kStepBits;
       return;
     }
-    int flag;
-    asm volatile("ld.shared.b32 %0, [%1];"
-                 : "=r"(flag)
-                 : "r"(base + Layout::kIsMasked + 4 * stage_of(step))
-                 : "memory");
-    is_masked = flag != 0;
+    is_masked = ptx::load_word(base + Layout::kIsMasked + 4 * stage_of(step)) != 0;
     if (!kBiasKernel && !is_masked) return;
     ptx::mbarrier_wait(base + Layout::kMaskFull + 8 * slots.stage, slots.phase,
                        "compute: mask full");
-    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
-                 : "=r"(word0), "=r"(word1)
-                 : "r"(base + Layout::kMask + slots.stage * Layout::kMaskBytes +
-                       (group * kWarpgroupThreads + own_thread()) * 8)
-                 : "memory");
+    const int2 words = ptx::load_words2(base + Layout::kMask + slots.stage * Layout::kMaskBytes +
+                                        (group * kWarpgroupThreads + own_thread()) * 8);
+    word0 = static_cast<std::uint32_t>(words.x);
+    word1 = static_cast<std::uint32_t>(words.y);
     if constexpr (!kBiasKernel) release_mask();
   };
   const auto read_mask_early = [&] {

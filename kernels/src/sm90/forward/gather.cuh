@@ -22,6 +22,7 @@
 
 #include <cstdint>
 
+#include "ptx/addresses.cuh"
 #include "ptx/async_copy.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
@@ -146,9 +147,7 @@ __device__ __forceinline__ void write_index_tile_mask(std::uint32_t slot, const 
     const std::uint32_t first = __ballot_sync(~0u, begin == 0 && end > 0);
     if (own_quad == quad) above = first;
     const auto toggle = [&](int row) {
-      asm volatile("red.shared.xor.b32 [%0], %1;" ::"r"(row_address(slot, row) + 8 * quad),
-                   "r"(1u << lane)
-                   : "memory");
+      ptx::toggle_bits(row_address(slot, row) + 8 * quad, 1u << lane);
     };
     if (begin < end) {
       if (begin > 0) toggle(begin);
@@ -163,10 +162,9 @@ __device__ __forceinline__ void write_index_tile_mask(std::uint32_t slot, const 
   std::uint32_t all = 0;
 #pragma unroll
   for (int i = 0; i < kHalf; ++i) {
-    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
-                 : "=r"(upper[i]), "=r"(lower[i])
-                 : "r"(own + 32 * i)
-                 : "memory");
+    const int2 words = ptx::load_words2(own + 32 * i);
+    upper[i] = static_cast<std::uint32_t>(words.x);
+    lower[i] = static_cast<std::uint32_t>(words.y);
     all ^= upper[i] ^ lower[i];
   }
   std::uint32_t up_to = all;
@@ -182,9 +180,7 @@ __device__ __forceinline__ void write_index_tile_mask(std::uint32_t slot, const 
   for (std::uint32_t& word : lower) word = above ^= word;
 #pragma unroll
   for (int i = 0; i < kHalf; ++i) {
-    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(own + 32 * i), "r"(upper[i]),
-                 "r"(lower[i])
-                 : "memory");
+    ptx::store_words2(own + 32 * i, static_cast<int>(upper[i]), static_cast<int>(lower[i]));
   }
 }
 
@@ -220,8 +216,7 @@ __device__ __forceinline__ void write_index_tile_biases(std::uint32_t to, const 
     if constexpr (kTerms) {
       store_words(to + 16 * at, bias_terms(values[i] * inverse_scale(fabsf(p.scale_log2))));
     } else {
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 4 * at), "f"(values[i] * kLog2E)
-                   : "memory");
+      ptx::store_float(to + 4 * at, values[i] * kLog2E);
     }
   }
 }

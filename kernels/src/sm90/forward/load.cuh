@@ -9,6 +9,7 @@
 
 #include "cuda/partials.hpp"
 #include "fdma/kernels/segment_iterator.hpp"
+#include "ptx/addresses.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
@@ -161,12 +162,9 @@ __device__ __forceinline__ void store_tile_run(std::uint32_t to,
   const auto store = [&](int first, int end, PlanSegmentKind kind) {
     if (first >= end) return;
     const std::uint32_t at = to + count * static_cast<int>(sizeof(PlanSegment));
-    asm volatile(
-        "st.shared.v2.b32 [%0], {%1, %2};\n"
-        "st.shared.v2.b32 [%0 + 8], {%3, %3};\n"
-        "st.shared.v2.b32 [%0 + 16], {%4, %3};" ::"r"(at),
-        "r"(first), "r"(end), "r"(0), "r"(static_cast<int>(kind))
-        : "memory");
+    ptx::store_words2(at, first, end);
+    ptx::store_words2(at + 8, 0, 0);
+    ptx::store_words2(at + 16, static_cast<int>(kind), 0);
     ++count;
   };
   const int full_first = min(max(tile_run.full_first, tile_run.first), tile_run.end);
@@ -356,9 +354,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
         const int stage = k_ring.stage;
         const std::uint32_t k_full = base + Layout::kKFull + 8 * stage;
         ptx::mbarrier_wait(base + Layout::kKEmpty + 8 * stage, k_ring.phase ^ 1, "load: K empty");
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Layout::kIsMasked + 4 * stage),
-                     "r"(static_cast<int>(is_masked))
-                     : "memory");
+        ptx::store_word(base + Layout::kIsMasked + 4 * stage, static_cast<int>(is_masked));
         if constexpr (kGather) {
           ptx::mbarrier_arrive_times(k_full, is_gathered ? 1 : kGatherInsertions);
         }
@@ -423,7 +419,7 @@ __device__ __forceinline__ void write_biases(std::uint32_t to, const ForwardPara
     if constexpr (kTerms) {
       store_words(to + 16 * i, bias_terms(value * inverse_scale(fabsf(p.scale_log2))));
     } else {
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 4 * i), "f"(value * kLog2E) : "memory");
+      ptx::store_float(to + 4 * i, value * kLog2E);
     }
   }
 }

@@ -10,6 +10,9 @@
 
 #include "fdma/kernels/host_device.hpp"
 #include "plan/thread_cells.hpp"
+#ifdef __CUDACC__
+#include "ptx/arithmetic.cuh"
+#endif
 
 namespace fdma::sm90 {
 
@@ -55,11 +58,9 @@ FDMA_HOST_DEVICE constexpr int column_count(int limit) {
 FDMA_HOST_DEVICE inline std::uint32_t first_columns(int count) {
   count = count < 0 ? 0 : count;
 #ifdef __CUDA_ARCH__
-  // shl.b32 gives 0 for counts over 31. ptxas 13.0 miscompiles a clamp to 32 with a test for it
+  // The instruction gives 0 for counts over 31. ptxas 13.0 miscompiles a clamp to 32 with a test for it
   // (both become one VIMNMX.RELU whose predicate has the wrong sense).
-  std::uint32_t above;
-  asm("shl.b32 %0, %1, %2;" : "=r"(above) : "r"(0xFFFFFFFFu), "r"(count));
-  return ~above;
+  return ~ptx::shift_left(0xFFFFFFFFu, static_cast<std::uint32_t>(count));
 #else
   return count > 31 ? 0xFFFFFFFFu : ~(0xFFFFFFFFu << count);
 #endif

@@ -25,6 +25,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "ptx/addresses.cuh"
+#include "ptx/arithmetic.cuh"
 #include "ptx/warpgroup.cuh"
 
 namespace fdma::sm90 {
@@ -69,15 +71,11 @@ __device__ __forceinline__ void scale_and_bias(float (&s)[kCount], float scale,
                                                std::uint32_t biases) {
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
-    float bias0, bias1;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(bias0), "=f"(bias1)
-                 : "r"(biases + 32 * j)
-                 : "memory");
-    s[4 * j] = fmaf(s[4 * j], scale, bias0);
-    s[4 * j + 1] = fmaf(s[4 * j + 1], scale, bias1);
-    s[4 * j + 2] = fmaf(s[4 * j + 2], scale, bias0);
-    s[4 * j + 3] = fmaf(s[4 * j + 3], scale, bias1);
+    const float2 bias = ptx::load_pair(biases + 32 * j);
+    s[4 * j] = fmaf(s[4 * j], scale, bias.x);
+    s[4 * j + 1] = fmaf(s[4 * j + 1], scale, bias.y);
+    s[4 * j + 2] = fmaf(s[4 * j + 2], scale, bias.x);
+    s[4 * j + 3] = fmaf(s[4 * j + 3], scale, bias.y);
   }
 }
 
@@ -216,11 +214,10 @@ __device__ __forceinline__ void weigh(const float (&s)[kCount], RowState& state,
 /// at least nearly 2^-kSlack, the exponential of the maximum. The quotient is the nearest float.
 /// The logarithm has an error of 2^-22 in addition to its rounding.
 __device__ __forceinline__ float2 inverse_and_log2(float sum) {
-  float near, log2_fraction;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(near) : "f"(sum));
+  const float near = ptx::reciprocal_approx(sum);
   const std::uint32_t exponent = __float_as_uint(sum) & 0x7F800000u;
   const float fraction = sum * __uint_as_float(0x7F000000u - exponent);  // in [1, 2)
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(log2_fraction) : "f"(fraction));
+  const float log2_fraction = ptx::log2_approx(fraction);
   return {fmaf(near, fmaf(-sum, near, 1.0f), near),
           static_cast<float>(static_cast<int>(exponent >> 23) - 127) + log2_fraction};
 }
