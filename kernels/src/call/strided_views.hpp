@@ -8,6 +8,33 @@
 
 namespace fdma {
 
+/// Strides of a tensor of rows [batch, row, head, column], whose columns are adjacent. They count
+/// in elements unless the owner says otherwise.
+struct TensorStrides {
+  std::int64_t batch, row, head;
+
+  /// Offset of column 0 of a row, or of row 0 of a head.
+  FDMA_HOST_DEVICE constexpr std::int64_t offset(std::int32_t of_batch, std::int32_t of_row,
+                                                 std::int32_t of_head) const {
+    return of_batch * batch + of_row * row + of_head * head;
+  }
+  FDMA_HOST_DEVICE constexpr std::int64_t head_offset(std::int32_t of_batch,
+                                                      std::int32_t of_head) const {
+    return of_batch * batch + of_head * head;
+  }
+  /// The same places in a tensor that begins at `data`.
+  template <class T>
+  FDMA_HOST_DEVICE constexpr T* row_of(T* data, std::int32_t of_batch, std::int32_t of_row,
+                                       std::int32_t of_head) const {
+    return data + of_batch * batch + of_row * row + of_head * head;
+  }
+  template <class T>
+  FDMA_HOST_DEVICE constexpr T* head_of(T* data, std::int32_t of_batch,
+                                        std::int32_t of_head) const {
+    return data + of_batch * batch + of_head * head;
+  }
+};
+
 /// A value for each query row [batch, head, row], for instance lse. Strides in elements.
 template <class T>
 struct QueryValues {
@@ -31,12 +58,16 @@ struct KeyValues {
   T* data;  ///< or null
   std::int64_t batch_stride, head_stride;
 
-  FDMA_HOST_DEVICE constexpr T& at(std::int32_t batch, std::int32_t head, std::int32_t key) const {
+  FDMA_HOST_DEVICE constexpr T& at(std::int32_t batch, std::int32_t head, std::int64_t key) const {
     return data[offset(batch, head, key)];
   }
   FDMA_HOST_DEVICE constexpr std::int64_t offset(std::int32_t batch, std::int32_t head,
-                                                 std::int32_t key) const {
+                                                 std::int64_t key) const {
     return batch * batch_stride + head * head_stride + key;
+  }
+  FDMA_HOST_DEVICE constexpr T* place(std::int32_t batch, std::int32_t head,
+                                      std::int64_t key) const {
+    return data + offset(batch, head, key);
   }
   /// The values of a head, from key 0 on.
   FDMA_HOST_DEVICE constexpr T* head(std::int32_t batch, std::int32_t head) const {

@@ -147,14 +147,14 @@ __device__ __forceinline__ void add_partials(const CombineParams& p, const float
 
 __device__ __forceinline__ void store_lse(const CombineParams& p, const Row& row,
                                           const Total& total) {
-  if (p.lse == nullptr) return;
-  p.lse[row.batch * p.lse_batch_stride + row.head * p.lse_head_stride + row.q * p.lse_row_stride] =
+  if (p.lse.data == nullptr) return;
+  p.lse.at(row.batch, row.head, row.q) =
       total.sum == 0.0f ? -INFINITY : total.largest + logf(total.sum);
 }
 
 /// Offset of a row in elements from the first of out.
 __device__ __forceinline__ std::int64_t first_of_row(const CombineParams& p, const Row& row) {
-  return row.batch * p.out_batch_stride + row.q * p.out_row_stride + row.head * p.out_head_stride;
+  return p.out_strides.offset(row.batch, row.q, row.head);
 }
 
 template <class T, int kVectors>

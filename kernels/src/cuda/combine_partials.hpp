@@ -5,12 +5,13 @@
 
 #include <cstdint>
 
+#include "call/strided_views.hpp"
 #include "cuda/partials.hpp"
 #include "fdma/kernels/plan_arrays.hpp"
 
 namespace fdma::sm90 {
 
-/// Arguments of one launch. Strides in elements; lengths and pointers on the device.
+/// Arguments of one launch. Lengths and pointers on the device.
 ///
 /// With split_rows the rows of the plan's list are combined. Without it every row of a closed-form
 /// plan is (`grid`, num_rows = batch * num_q_tiles * num_head_sets).
@@ -31,9 +32,8 @@ struct CombineParams {
   bool is_bfloat16;             ///< out; float16 otherwise
   void* out;                    ///< 8-aligned, strides multiples of 4
   void* out_low;                ///< or null: the low half of out, at the same offsets
-  std::int64_t out_batch_stride, out_row_stride, out_head_stride;
-  float* lse;  ///< or null
-  std::int64_t lse_batch_stride, lse_head_stride, lse_row_stride;
+  TensorStrides out_strides;
+  QueryValues<float> lse;  ///< or null
 };
 
 /// Combines the partials i of each existing query row of each tile row, in their order: lse = log

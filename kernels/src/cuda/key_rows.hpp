@@ -3,22 +3,23 @@
 
 #include <cstdint>
 
+#include "call/strided_views.hpp"
 #include "fdma/base/tensor_view.hpp"
 
 namespace fdma::sm90 {
 
-/// Rows of K or V that threads copy by index. Strides in bytes.
+/// Rows of K or V that threads copy by index.
 struct KeyRows {
   const std::uint8_t* data;
-  std::int64_t batch_stride, row_stride, head_stride;
+  TensorStrides strides;   ///< in bytes
   std::int32_t row_bytes;  ///< head_dim elements
 };
 
 /// The rows of `tensor`, whose elements are of a 16-bit type.
 inline KeyRows key_rows(const TensorView& tensor) {
   const std::int64_t bytes = 2;  // per element
-  return {static_cast<const std::uint8_t*>(tensor.data), tensor.strides[0] * bytes,
-          tensor.strides[1] * bytes, tensor.strides[2] * bytes,
+  return {static_cast<const std::uint8_t*>(tensor.data),
+          {tensor.strides[0] * bytes, tensor.strides[1] * bytes, tensor.strides[2] * bytes},
           static_cast<std::int32_t>(tensor.extents[3] * bytes)};
 }
 

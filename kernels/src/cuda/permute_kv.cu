@@ -52,14 +52,12 @@ __global__ void __launch_bounds__(kThreads) permute_kv_kernel(const PermuteParam
   const std::int32_t* keys = p.orders.keys + order.first_key + first;
   const int batch = row / p.heads_kv, kv_head = row % p.heads_kv;
   const std::int64_t to = std::int64_t{row} * p.orders.max_keys + first;
-  copy_rows(p.permuted_k + to * p.k.row_bytes,
-            p.k.data + batch * p.k.batch_stride + kv_head * p.k.head_stride, p.k.row_stride,
-            p.k.row_bytes, keys, num_keys);
-  copy_rows(p.permuted_v + to * p.v.row_bytes,
-            p.v.data + batch * p.v.batch_stride + kv_head * p.v.head_stride, p.v.row_stride,
-            p.v.row_bytes, keys, num_keys);
-  if (p.key_bias == nullptr) return;
-  const float* bias = p.key_bias + batch * p.bias_batch_stride + kv_head * p.bias_head_stride;
+  copy_rows(p.permuted_k + to * p.k.row_bytes, p.k.strides.head_of(p.k.data, batch, kv_head),
+            p.k.strides.row, p.k.row_bytes, keys, num_keys);
+  copy_rows(p.permuted_v + to * p.v.row_bytes, p.v.strides.head_of(p.v.data, batch, kv_head),
+            p.v.strides.row, p.v.row_bytes, keys, num_keys);
+  if (p.key_bias.data == nullptr) return;
+  const float* bias = p.key_bias.head(batch, kv_head);
   for (int i = static_cast<int>(threadIdx.x); i < num_keys; i += kThreads) {
     p.permuted_bias[to + i] = __ldcg(bias + keys[i]);
   }

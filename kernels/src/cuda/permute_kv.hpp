@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "call/strided_views.hpp"
 #include "cuda/key_rows.hpp"
 #include "cuda/plan_arrays.hpp"
 
@@ -20,8 +21,7 @@ struct PermuteParams {
   std::int32_t batch, heads_kv;
   std::uint8_t* permuted_k;
   std::uint8_t* permuted_v;
-  const float* key_bias;  ///< or null
-  std::int64_t bias_batch_stride, bias_head_stride;
+  KeyValues<const float> key_bias;  ///< or null
   float* permuted_bias;
   std::int32_t* counter;  ///< set to 0
 };

@@ -189,13 +189,10 @@ class Combine {
     params.q_lens = p_.has_run_time_lengths ? d_q_lens.data() : nullptr;
     params.is_bfloat16 = p_.is_bfloat16;
     params.out = out.data();
-    params.out_head_stride = p_.head_dim_v;
-    params.out_row_stride = p_.head_dim_v * heads();
-    params.out_batch_stride = params.out_row_stride * max_q_len_;
-    params.lse = p_.wants_lse ? lse.data() : nullptr;
-    params.lse_row_stride = 1;
-    params.lse_head_stride = max_q_len_;
-    params.lse_batch_stride = max_q_len_ * heads();
+    const std::int64_t row_elements = std::int64_t{p_.head_dim_v} * heads();
+    params.out_strides = {row_elements * max_q_len_, row_elements, p_.head_dim_v};
+    params.lse = {p_.wants_lse ? lse.data() : nullptr, std::int64_t{max_q_len_} * heads(),
+                  max_q_len_, 1};
     require(sm90::combine_partials(params, nullptr), "combine_partials");
     out_ = out.to_host();
     lse_ = lse.to_host();

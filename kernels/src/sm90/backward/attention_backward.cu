@@ -80,8 +80,9 @@ const Kernel& kernel_for(int dim, bool needs_bias_kernel, bool has_worklist) {
 // RowsView has one type for rows that kernels read and those that they write.
 template <class Data>
 RowsView rows_view(const BasicStrided<Data>& tensor) {
-  return {const_cast<void*>(static_cast<const void*>(tensor.data)), tensor.batch_stride,
-          tensor.row_stride, tensor.head_stride, tensor.dtype == DType::float32};
+  return {const_cast<void*>(static_cast<const void*>(tensor.data)),
+          {tensor.batch_stride, tensor.row_stride, tensor.head_stride},
+          tensor.dtype == DType::float32};
 }
 
 // Compared with lengths, which are at most kMaxLength.
@@ -107,9 +108,7 @@ Result<void> set_inputs(const CheckedBackwardCall& call, int group_size, int ste
   params.group_size = group_size;
   params.scale = call.scale;
   params.scale_log2 = call.scale_log2;
-  params.key_bias = call.key_bias.data;
-  params.bias_batch_stride = call.key_bias.batch_stride;
-  params.bias_head_stride = call.key_bias.head_stride;
+  params.key_bias = call.key_bias;
   params.lengths = {call.q_lens, call.kv_lens, call.cu_seqlens, call.cu_seqlens_batch_stride,
                     call.num_borders};
   return {};
@@ -121,9 +120,7 @@ void set_gradients(const CheckedBackwardCall& call, const AttentionShape& shape,
   params.dv = rows_view(call.dv);
   params.head_dim = shape.head_dim;
   params.head_dim_v = shape.head_dim_v;
-  params.dkey_bias = call.dkey_bias.data;
-  params.dbias_batch_stride = call.dkey_bias.batch_stride;
-  params.dbias_head_stride = call.dkey_bias.head_stride;
+  params.dkey_bias = call.dkey_bias;
 }
 
 QueryParams query_params(const CheckedBackwardCall& call, const AttentionShape& shape,
@@ -139,14 +136,8 @@ QueryParams query_params(const CheckedBackwardCall& call, const AttentionShape& 
   queries.out = rows_view(call.out);
   queries.out_low = rows_view(call.out_low);
   queries.dout = rows_view(call.dout);
-  queries.lse = call.lse.data;
-  queries.lse_batch_stride = call.lse.batch_stride;
-  queries.lse_head_stride = call.lse.head_stride;
-  queries.lse_row_stride = call.lse.row_stride;
-  queries.dlse = call.dlse.data;
-  queries.dlse_batch_stride = call.dlse.batch_stride;
-  queries.dlse_head_stride = call.dlse.head_stride;
-  queries.dlse_row_stride = call.dlse.row_stride;
+  queries.lse = call.lse;
+  queries.dlse = call.dlse;
   queries.corrects_delta = call.corrects_delta;
   queries.next_tile_groups = params.next_tile_group;
   queries.dq_semaphores = params.dq_semaphores;
@@ -167,8 +158,6 @@ KeyGradientParams key_gradient_params(const CheckedBackwardCall& call, const Att
   keys.dk = params.dk;
   keys.dv = params.dv;
   keys.dkey_bias = params.dkey_bias;
-  keys.dbias_batch_stride = params.dbias_batch_stride;
-  keys.dbias_head_stride = params.dbias_head_stride;
   keys.lengths = params.plan.lengths;
   keys.max_kv_len = shape.max_kv_len();
   keys.batch = static_cast<std::int32_t>(shape.batch);

@@ -66,8 +66,8 @@ __device__ __forceinline__ void load_rows(const RowsView& rows, int batch, int h
                                           int column, int q_len, int head_dim,
                                           RowChunks<kDim>& chunks) {
   using Layout = PrepareLayout<kDim>;
-  const T* from = static_cast<const T*>(rows.data) + batch * rows.batch_stride +
-                  head * rows.head_stride + row * rows.row_stride + column;
+  const T* from = rows.strides.head_of(static_cast<const T*>(rows.data), batch, head) +
+                  row * rows.strides.row + column;
 #pragma unroll
   for (int i = 0; i < Layout::kRows; ++i) {
 #pragma unroll
@@ -78,7 +78,7 @@ __device__ __forceinline__ void load_rows(const RowsView& rows, int batch, int h
         chunks[i][c] = __ldcg(reinterpret_cast<const uint4*>(from + ahead));
       }
     }
-    from += rows.row_stride;
+    from += rows.strides.row;
   }
 }
 
@@ -126,14 +126,9 @@ __global__ void __launch_bounds__(PrepareLayout<kDim>::kThreads, PrepareLayout<k
        batch += static_cast<int>(gridDim.y)) {
     const int q_len = length_of(p, batch);
     const bool is_read = is_first && row < q_len;
-    const float lse = ptx::load_if(
-        is_read,
-        p.lse + batch * p.lse_batch_stride + head * p.lse_head_stride + row * p.lse_row_stride,
-        -INFINITY);
-    const float dlse = ptx::load_if(
-        is_read && p.dlse != nullptr,
-        p.dlse + batch * p.dlse_batch_stride + head * p.dlse_head_stride + row * p.dlse_row_stride,
-        0.0f);
+    const float lse = ptx::load_if(is_read, p.lse.place(batch, head, row), -INFINITY);
+    const float dlse =
+        ptx::load_if(is_read && p.dlse.data != nullptr, p.dlse.place(batch, head, row), 0.0f);
     RowChunks<kDim> out, dout, out_low;
     load_rows<T, kDim>(p.out, batch, head, first_row, lane * 8, q_len, p.head_dim_v, out);
     load_rows<T, kDim>(p.dout, batch, head, first_row, lane * 8, q_len, p.head_dim_v, dout);
@@ -202,9 +197,9 @@ __global__ void __launch_bounds__(kWarpgroupThreads) store_kernel(const QueryPar
       x[4 * i + 2] = four.z;
       x[4 * i + 3] = four.w;
     }
-    store_gradient_rows<T, kDim>(p.dq, batch * p.dq.batch_stride + head * p.dq.head_stride, x,
-                                 p.scale, first_row + accumulator_cell(thread, 0).row, q_len, 0,
-                                 p.head_dim, thread % 32);
+    store_gradient_rows<T, kDim>(p.dq, p.dq.strides.head_offset(batch, head), x, p.scale,
+                                 first_row + accumulator_cell(thread, 0).row, q_len, 0, p.head_dim,
+                                 thread % 32);
   }
 }
 

@@ -232,12 +232,12 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
     tile_groups.advance();
     if (!is_last) bring_keys();
     if constexpr (kHasValues) {
-      set_worklist_rows<T, kDimV>(p.dv, batch * p.dv.batch_stride + kv_head * p.dv.head_stride,
+      set_worklist_rows<T, kDimV>(p.dv, p.dv.strides.head_offset(batch, kv_head),
                                   p.worklist.dv_accum, dv, 1.0f, keys, first_accum_row,
                                   p.head_dim_v, lane);
     }
     if constexpr (kHasKeys) {
-      set_worklist_rows<T, kDimQk>(p.dk, batch * p.dk.batch_stride + kv_head * p.dk.head_stride,
+      set_worklist_rows<T, kDimQk>(p.dk, p.dk.strides.head_offset(batch, kv_head),
                                    p.worklist.dk_accum, dk, p.scale, keys, first_accum_row,
                                    p.head_dim, lane);
     }
@@ -248,12 +248,11 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
         float sum = i == 0 ? sums.x : sums.y;
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
-        if (p.dkey_bias != nullptr && lane % 4 == 0 && keys[i].x >= 0) {
+        if (p.dkey_bias.data != nullptr && lane % 4 == 0 && keys[i].x >= 0) {
           const bool has_accum =
               p.worklist.dbias_accum != nullptr && first_accum_row >= 0 && keys[i].y >= 0;
           atomicAdd(has_accum ? p.worklist.dbias_accum + (first_accum_row + keys[i].y)
-                              : p.dkey_bias + batch * p.dbias_batch_stride +
-                                    kv_head * p.dbias_head_stride + keys[i].x,
+                              : p.dkey_bias.head(batch, kv_head) + keys[i].x,
                     sum);
         }
       }
@@ -358,12 +357,12 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
                                              4 * (key_row() + 8 * i)));
         }
       } else if constexpr (kBiasKernel) {
-        if (p.key_bias != nullptr) {
+        if (p.key_bias.data != nullptr) {
           constexpr float kLog2E = 1.44269504088896340736f;
           const uint4 tile_group = tile_group_at(stage);
           const int key = static_cast<int>(tile_group.z) + key_row();
-          const float* biases = p.key_bias + static_cast<int>(tile_group.x) * p.bias_batch_stride +
-                                static_cast<int>(tile_group.y) * p.bias_head_stride + key;
+          const float* biases =
+              p.key_bias.head(static_cast<int>(tile_group.x), static_cast<int>(tile_group.y)) + key;
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             if (key + 8 * i < static_cast<int>(tile_group.w))
@@ -553,12 +552,12 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
                 key = static_cast<int>(tile_group.z) + key_row(),
                 kv_len = static_cast<int>(tile_group.w);
       if constexpr (kHasKeys) {
-        store_gradient_rows<T, kDimQk>(p.dk, batch * p.dk.batch_stride + kv_head * p.dk.head_stride,
-                                       dk, p.scale, key, kv_len, 0, p.head_dim, lane);
+        store_gradient_rows<T, kDimQk>(p.dk, p.dk.strides.head_offset(batch, kv_head), dk, p.scale,
+                                       key, kv_len, 0, p.head_dim, lane);
       }
       if constexpr (kHasValues) {
-        store_gradient_rows<T, kDimV>(p.dv, batch * p.dv.batch_stride + kv_head * p.dv.head_stride,
-                                      dv, 1.0f, key, kv_len, 0, p.head_dim_v, lane);
+        store_gradient_rows<T, kDimV>(p.dv, p.dv.strides.head_offset(batch, kv_head), dv, 1.0f, key,
+                                      kv_len, 0, p.head_dim_v, lane);
       }
       if constexpr (kBiasKernel && kHasKeys) {
         const float2 sums = load_pair(bias_sums());
@@ -567,9 +566,8 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
           float sum = i == 0 ? sums.x : sums.y;
           sum += __shfl_xor_sync(~0u, sum, 1);
           sum += __shfl_xor_sync(~0u, sum, 2);
-          if (p.dkey_bias != nullptr && lane % 4 == 0 && key + 8 * i < kv_len) {
-            p.dkey_bias[batch * p.dbias_batch_stride + kv_head * p.dbias_head_stride + key +
-                        8 * i] = sum;
+          if (p.dkey_bias.data != nullptr && lane % 4 == 0 && key + 8 * i < kv_len) {
+            p.dkey_bias.place(batch, kv_head, key)[8 * i] = sum;
           }
         }
       }

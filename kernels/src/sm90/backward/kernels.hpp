@@ -11,7 +11,7 @@
 
 namespace fdma::sm90 {
 
-/// Arguments of the kernels before and after the main one. Strides in elements.
+/// Arguments of the kernels before and after the main one.
 struct QueryParams {
   QueryPlaces places;
   const int2* lengths;         ///< {q_len, kv_len} of each batch element
@@ -21,10 +21,8 @@ struct QueryParams {
   std::int32_t head_dim, head_dim_v;
   RowsView out, dout;
   RowsView out_low;  ///< or data = null: zeros
-  const float* lse;
-  std::int64_t lse_batch_stride, lse_head_stride, lse_row_stride;
-  const float* dlse;  ///< or null: zeros
-  std::int64_t dlse_batch_stride, dlse_head_stride, dlse_row_stride;
+  QueryValues<const float> lse;
+  QueryValues<const float> dlse;  ///< or null: zeros
   /// DeltaSource::corrected: deltas without dlse, until add_missing
   bool corrects_delta;
   std::int32_t* next_tile_groups;  ///< kNumCounters counters, set to 0

@@ -26,10 +26,10 @@ __device__ __forceinline__ void zero_rows(const RowsView& to, int batch, int hea
                                           const std::uint8_t* keys, int num_keys) {
   const int element_bytes = to.is_float32 ? 4 : 2;
   const int vectors = head_dim * element_bytes / 16;
-  const std::int64_t row_bytes = to.row_stride * element_bytes;
+  const std::int64_t row_bytes = to.strides.row * element_bytes;
   char* const rows =
       static_cast<char*>(to.data) +
-      (batch * to.batch_stride + head * to.head_stride + first_key * to.row_stride) * element_bytes;
+      (to.strides.head_offset(batch, head) + first_key * to.strides.row) * element_bytes;
   // Vector by vector over all rows, in steps of kThreads.
   const int key_step = kThreads / vectors, vector_step = kThreads % vectors;
   int at = static_cast<int>(threadIdx.x) / vectors;
@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(kThreads)
     const int2 queries = __ldg(reinterpret_cast<const int2*>(p.seen) + row * p.max_kv_len + key);
     is_seen = queries.x < queries.y;
   }
-  if (exists && p.dkey_bias != nullptr) {
-    p.dkey_bias[batch * p.dbias_batch_stride + head * p.dbias_head_stride + key] = 0.0f;
+  if (exists && p.dkey_bias.data != nullptr) {
+    p.dkey_bias.at(batch, head, key) = 0.0f;
   }
   const bool is_zeroed = exists && !is_seen;
   const std::uint32_t zeroed = __ballot_sync(~0u, is_zeroed);
@@ -173,9 +173,9 @@ class SumRows {
     continued_ = __ballot_sync(~0u, is_mine(after));
     const int batch = max(of.kv_row, 0) / p_.heads_kv, head = max(of.kv_row, 0) % p_.heads_kv;
     key_ = of;
-    dk_at_ = batch * p_.dk.batch_stride + head * p_.dk.head_stride + of.key * p_.dk.row_stride;
-    dv_at_ = batch * p_.dv.batch_stride + head * p_.dv.head_stride + of.key * p_.dv.row_stride;
-    dbias_at_ = batch * p_.dbias_batch_stride + head * p_.dbias_head_stride + of.key;
+    dk_at_ = p_.dk.strides.head_offset(batch, head) + of.key * p_.dk.strides.row;
+    dv_at_ = p_.dv.strides.head_offset(batch, head) + of.key * p_.dv.strides.row;
+    dbias_at_ = p_.dkey_bias.offset(batch, head, of.key);
   }
 
   __device__ void move() const {
@@ -259,13 +259,13 @@ class SumRows {
   }
 
   __device__ void store_dbias() const {
-    if (p_.dkey_bias == nullptr || p_.sums.dbias == nullptr) return;
+    if (p_.dkey_bias.data == nullptr || p_.sums.dbias == nullptr) return;
     if ((firsts_ >> lane_ & 1u) == 0) return;
     const std::int64_t row = row_ + lane_;
     float sum = p_.sums.dbias[row];
     for (std::int64_t i = row + 1; i < end_ && p_.sums.keys[i] == key_; ++i)
       sum += p_.sums.dbias[i];
-    p_.dkey_bias[dbias_at_] = sum;
+    p_.dkey_bias.data[dbias_at_] = sum;
   }
 
   const KeyGradientParams& p_;

@@ -28,9 +28,8 @@ struct KvAccum {
 
 struct KeyGradientParams {
   RowsView dk, dv;
-  float* dkey_bias;  ///< or null
-  std::int64_t dbias_batch_stride, dbias_head_stride;
-  const int2* lengths;  ///< {q_len, kv_len} of each batch element
+  KeyValues<float> dkey_bias;  ///< or null
+  const int2* lengths;         ///< {q_len, kv_len} of each batch element
   std::int64_t max_kv_len;
   std::int32_t batch, heads_kv;
   std::int32_t head_dim, head_dim_v;  ///< multiples of 8

@@ -11,16 +11,17 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "call/strided_views.hpp"
 #include "fdma/kernels/kv_worklist.hpp"
 #include "sm90/forward/params.hpp"
 #include "sm90/shared/fragment.hpp"
 
 namespace fdma::sm90 {
 
-/// A tensor [batch, row, head, column] on the device. Strides in elements.
+/// A tensor [batch, row, head, column] on the device.
 struct RowsView {
   void* data;
-  std::int64_t batch_stride, row_stride, head_stride;
+  TensorStrides strides;
   bool is_float32;  ///< otherwise of the kernel's 16-bit type
 };
 
@@ -98,7 +99,7 @@ struct ZeroFill {
   std::int32_t heads_kv;
 };
 
-/// Arguments of the main kernel. Strides in elements.
+/// Arguments of the main kernel.
 struct BackwardParams {
   static constexpr bool kIsTransposed = true;  ///< rows of tiles are keys
   CUtensorMap q, dout;                         ///< boxes of the queries of a step
@@ -113,10 +114,8 @@ struct BackwardParams {
   std::int32_t q_rows, dout_rows, k_rows, v_rows;  ///< extents: rows past them read as 0
   float scale, scale_log2;                         ///< softmax scale; times log2(e)
   RowsView dk, dv;
-  const float* key_bias;  ///< or null; read by the bias kernel only
-  std::int64_t bias_batch_stride, bias_head_stride;
-  float* dkey_bias;  ///< or null; bias kernel only
-  std::int64_t dbias_batch_stride, dbias_head_stride;
+  KeyValues<const float> key_bias;  ///< or null; read by the bias kernel only
+  KeyValues<float> dkey_bias;       ///< or null; bias kernel only
   /// The dQ semaphore of deterministic calls, or null: for each 64 rows of dQ the number of
   /// contributions that have been added, by each of the two warpgroups or (kAddsInBulk) by both
   /// together. Plan, tile rows or lists then have an accumulation order. Where dQ is not added in

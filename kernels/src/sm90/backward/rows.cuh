@@ -53,7 +53,7 @@ __device__ __forceinline__ void store_gradient_rows(const RowsView& to, std::int
                                                     int head_dim, int lane) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    store_gradient_row<T, kDim>(to, element + (row + 8 * i) * to.row_stride + first_column,
+    store_gradient_row<T, kDim>(to, element + (row + 8 * i) * to.strides.row + first_column,
                                 row + 8 * i < num_rows, x, i, factor, first_column, head_dim, lane);
   }
 }
@@ -86,8 +86,8 @@ __device__ __forceinline__ void set_worklist_rows(const RowsView& to, std::int64
     }
     const bool is_written = exists && !has_accum;
     if (__any_sync(~0u, is_written)) {
-      store_gradient_row<T, kDim>(to, element + max(keys[i].x, 0) * to.row_stride, is_written, x, i,
-                                  factor, 0, head_dim, lane);
+      store_gradient_row<T, kDim>(to, element + max(keys[i].x, 0) * to.strides.row, is_written, x,
+                                  i, factor, 0, head_dim, lane);
     }
   }
 }

@@ -154,12 +154,11 @@ __device__ __forceinline__ void look_up_keys(const BackwardParams& p, std::uint3
   for (int i = 0; i < 4; ++i) {
     keys[i] = read_worklist_entry(p.worklist.keys + tile_group.q_begin + i * kWarpSize + lane);
   }
-  const float* from =
-      p.key_bias + tile_group.batch * p.bias_batch_stride + tile_group.kv_head * p.bias_head_stride;
+  const float* from = p.key_bias.head(tile_group.batch, tile_group.kv_head);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const std::uint32_t at = static_cast<std::uint32_t>(i * kWarpSize + lane);
-    const bool has_bias = p.key_bias != nullptr && keys[i].x >= 0;
+    const bool has_bias = p.key_bias.data != nullptr && keys[i].x >= 0;
     store_word(biases + 4 * at, __float_as_int(has_bias ? __ldg(from + keys[i].x) * kLog2E : 0.0f));
     store_words2(entries + 8 * at, keys[i].x, keys[i].w);
   }
@@ -176,12 +175,12 @@ __device__ __forceinline__ void copy_worklist_rows(std::uint32_t to, const KeyRo
                                                    int lane) {
   constexpr int kRowLanes = kPanelRowBytes / 16, kRoundRows = kWarpSize / kRowLanes;
   const int piece = lane % kRowLanes;
-  const std::uint8_t* from = rows.data + place.x * rows.batch_stride + place.y * rows.head_stride;
+  const std::uint8_t* from = rows.strides.head_of(rows.data, place.x, place.y);
 #pragma unroll
   for (int round = 0; round < kWarpRows / kRoundRows; ++round) {
     const int row = first_row + round * kRoundRows + lane / kRowLanes;
     const int key = load_word(entries + 8 * row);
-    const std::uint8_t* row_from = from + max(key, 0) * rows.row_stride + 16 * piece;
+    const std::uint8_t* row_from = from + max(key, 0) * rows.strides.row + 16 * piece;
     const std::uint32_t row_to =
         to + static_cast<std::uint32_t>(row * kPanelRowBytes + ((piece ^ row % 8) << 4));
 #pragma unroll

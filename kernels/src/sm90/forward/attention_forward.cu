@@ -90,16 +90,9 @@ Result<void> set_tensors(const CheckedCall& call, const DevicePlan& plan, int st
   params.out_rows = rows_of(call.out.num_rows());
   params.out = call.out.data;
   params.out_low = call.out_low.data;
-  params.out_batch_stride = call.out.batch_stride;
-  params.out_row_stride = call.out.row_stride;
-  params.out_head_stride = call.out.head_stride;
-  params.lse = call.lse.data;
-  params.lse_batch_stride = call.lse.batch_stride;
-  params.lse_head_stride = call.lse.head_stride;
-  params.lse_row_stride = call.lse.row_stride;
-  params.key_bias = call.key_bias.data;
-  params.bias_batch_stride = call.key_bias.batch_stride;
-  params.bias_head_stride = call.key_bias.head_stride;
+  params.out_strides = {call.out.batch_stride, call.out.row_stride, call.out.head_stride};
+  params.lse = call.lse;
+  params.key_bias = call.key_bias;
   params.scale_log2 = call.scale_log2;
   params.lengths = {call.q_lens, call.kv_lens, call.cu_seqlens, call.cu_seqlens_batch_stride,
                     call.num_borders};
@@ -144,9 +137,7 @@ Result<void> permute_kv(const CheckedCall& call, const DevicePlan& plan, int ste
   moved.heads_kv = plan.shape.heads_kv;
   moved.permuted_k = reinterpret_cast<std::uint8_t*>(workspace + places.permuted_k);
   moved.permuted_v = reinterpret_cast<std::uint8_t*>(workspace + places.permuted_v);
-  moved.key_bias = call.key_bias.data;
-  moved.bias_batch_stride = call.key_bias.batch_stride;
-  moved.bias_head_stride = call.key_bias.head_stride;
+  moved.key_bias = params.key_bias;
   moved.permuted_bias = reinterpret_cast<float*>(workspace + places.permuted_bias);
   moved.counter = params.next_work_tile;
   const TileBox box{step_keys};
@@ -183,13 +174,8 @@ cudaError_t combine(const ForwardParams& params, const DevicePlan& plan, cudaStr
   combined.is_bfloat16 = plan.shape.out_dtype == DType::bfloat16;
   combined.out = params.out;
   combined.out_low = params.out_low;
-  combined.out_batch_stride = params.out_batch_stride;
-  combined.out_row_stride = params.out_row_stride;
-  combined.out_head_stride = params.out_head_stride;
+  combined.out_strides = params.out_strides;
   combined.lse = params.lse;
-  combined.lse_batch_stride = params.lse_batch_stride;
-  combined.lse_head_stride = params.lse_head_stride;
-  combined.lse_row_stride = params.lse_row_stride;
   return combine_partials(combined, stream);
 }
 

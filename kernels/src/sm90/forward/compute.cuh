@@ -75,8 +75,9 @@ __device__ __forceinline__ void write_out_low(const ForwardParams& p,
   for (int i = 0; i < 2; ++i) {
     const int row = group * kHalfRows + thread / 32 * 16 + lane / 4 + 8 * i;
     const RowPlace place = place_of(p, work_tile, row);
-    T* const to = static_cast<T*>(p.out_low) + work_tile.batch * p.out_batch_stride +
-                  place.query * p.out_row_stride + place.head * p.out_head_stride + lane % 4 * 8;
+    T* const to =
+        p.out_strides.row_of(static_cast<T*>(p.out_low), work_tile.batch, place.query, place.head) +
+        lane % 4 * 8;
 #pragma unroll
     for (int m = 0; m < kDimV / 32; ++m) {
       std::uint32_t words[4];
@@ -133,9 +134,9 @@ __device__ __forceinline__ void write_rows_out(const ForwardParams& p,
       if (lane % 4 == 0) p.partial_lse[at] = lse[i];
       continue;
     }
-    write_row<kDimV>(static_cast<T*>(p.out) + work_tile.batch * p.out_batch_stride +
-                         place.query * p.out_row_stride + place.head * p.out_head_stride,
-                     out, i, p.head_dim_v, lane);
+    write_row<kDimV>(
+        p.out_strides.row_of(static_cast<T*>(p.out), work_tile.batch, place.query, place.head), out,
+        i, p.head_dim_v, lane);
   }
 }
 
@@ -143,14 +144,13 @@ __device__ __forceinline__ void write_rows_out(const ForwardParams& p,
 __device__ __forceinline__ void write_lse(const ForwardParams& p, const BroadcastTile& work_tile,
                                           const float (&lse)[2], int group, int thread) {
   const int lane = thread % 32;
-  if (p.lse == nullptr || lane % 4 != 0 || work_tile.partial != kWholeRow) return;
+  if (p.lse.data == nullptr || lane % 4 != 0 || work_tile.partial != kWholeRow) return;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = group * kHalfRows + thread / 32 * 16 + lane / 4 + 8 * i;
     const RowPlace place = place_of(p, work_tile, row);
     if (!place.exists) continue;
-    p.lse[work_tile.batch * p.lse_batch_stride + place.head * p.lse_head_stride +
-          place.query * p.lse_row_stride] = lse[i];
+    p.lse.at(work_tile.batch, place.head, place.query) = lse[i];
   }
 }
 

@@ -194,9 +194,8 @@ __device__ __forceinline__ void write_index_tile_biases(std::uint32_t to, const 
                                                         int index_tile, int lane) {
   constexpr float kLog2E = 1.44269504088896340736f;
   constexpr int kLaneKeys = kTileKeys / kWarpSize;
-  const float* bias =
-      p.key_bias + work_tile.batch * p.bias_batch_stride + work_tile.kv_head * p.bias_head_stride;
-  const int num_biases = p.key_bias != nullptr ? part.num_entries : 0;
+  const float* bias = p.key_bias.head(work_tile.batch, work_tile.kv_head);
+  const int num_biases = p.key_bias.data != nullptr ? part.num_entries : 0;
   const int first = index_tile * kTileKeys + lane;
   int keys[kLaneKeys];
   float values[kLaneKeys];
@@ -328,10 +327,10 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
       }
       return;
     }
-    const std::uint8_t* v = p.v_gather.data + pending_batch * p.v_gather.batch_stride +
-                            pending_head * p.v_gather.head_stride + 16 * piece;
+    const std::uint8_t* v =
+        p.v_gather.strides.head_of(p.v_gather.data, pending_batch, pending_head) + 16 * piece;
     copy_rows<Layout::kPanelsV, kStepKeys>(place + Layout::kV + stage * Layout::kVBytes, v,
-                                           p.v_gather.row_stride, v_bytes, pending_key,
+                                           p.v_gather.strides.row, v_bytes, pending_key,
                                            pending_entries);
     ptx::copies_commit();
   };
@@ -355,8 +354,8 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
     const int num_tiles = static_cast<int>(header.x);
     if (num_tiles == kNoWorkTile) break;
     const int batch = static_cast<int>(header.w), kv_head = static_cast<int>(tail.y);
-    const std::uint8_t* k = p.k_gather.data + batch * p.k_gather.batch_stride +
-                            kv_head * p.k_gather.head_stride + 16 * piece;
+    const std::uint8_t* k =
+        p.k_gather.strides.head_of(p.k_gather.data, batch, kv_head) + 16 * piece;
     const std::int32_t* keys = p.gather.keys + part.first_entry();
     const auto key_of = [&](int entry) { return __ldcg(keys + part.key_place(entry)); };
     // After the last entry this is the last one once more. The rows copied for it are masked.
@@ -394,7 +393,7 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
         }
       } else if (copier == Copier::threads) {
         copy_rows<Layout::kPanelsQk, kStepKeys>(place + Layout::kK + stage * Layout::kKBytes, k,
-                                                p.k_gather.row_stride, k_bytes, key, num_entries);
+                                                p.k_gather.strides.row, k_bytes, key, num_entries);
         ptx::copies_commit();
       }
       copy_pending();

@@ -411,11 +411,11 @@ __device__ __forceinline__ void write_biases(std::uint32_t to, const ForwardPara
   const float* bias =
       is_permuted ? p.permuted_bias + (work_tile.batch * p.plan.heads_kv + work_tile.kv_head) *
                                           p.max_permuted_keys
-                  : p.key_bias + work_tile.batch * p.bias_batch_stride +
-                        work_tile.kv_head * p.bias_head_stride;
+                  : p.key_bias.head(work_tile.batch, work_tile.kv_head);
   for (int i = lane; i < kTileKeys; i += kWarpSize) {
     const int key = place.key_begin + i;
-    const float value = p.key_bias != nullptr && key < place.kv_len ? __ldcg(bias + key) : 0.0f;
+    const float value =
+        p.key_bias.data != nullptr && key < place.kv_len ? __ldcg(bias + key) : 0.0f;
     if constexpr (kTerms) {
       store_words(to + 16 * i, bias_terms(value * inverse_scale(fabsf(p.scale_log2))));
     } else {

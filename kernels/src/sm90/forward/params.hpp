@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "call/strided_views.hpp"
 #include "cuda/key_rows.hpp"
 #include "cuda/partials.hpp"
 #include "cuda/plan_arrays.hpp"
@@ -35,13 +36,11 @@ struct ForwardParams {
   void* out;
   /// Or null: the low half of out, at the same offsets as out's elements
   void* out_low;
-  std::int64_t out_batch_stride, out_row_stride, out_head_stride;
-  float* lse;  ///< or null
-  std::int64_t lse_batch_stride, lse_head_stride, lse_row_stride;
-  const float* key_bias;  ///< or null; read by the bias kernel only
-  std::int64_t bias_batch_stride, bias_head_stride;
-  float* partial_out;  ///< partial results of split rows [partial, 128, head_dim_v]
-  float* partial_lse;  ///< [partial, 128]
+  TensorStrides out_strides;
+  QueryValues<float> lse;           ///< or null
+  KeyValues<const float> key_bias;  ///< or null; read by the bias kernel only
+  float* partial_out;               ///< partial results of split rows [partial, 128, head_dim_v]
+  float* partial_lse;               ///< [partial, 128]
   // Read by the gathering kernels only.
   KvIndexArrays gather;
   KeyRows k_gather, v_gather;
