@@ -157,7 +157,7 @@ def kernels_of(source: str, log: str) -> list[dict[str, Any]]:
         rows.append(
             {
                 "source": source,
-                "kernel": re.sub(r"\b(fdma|sm90)::|\(\w+\)(?=-?\w)|^void ", "", name),
+                "kernel": re.sub(r"\b(fdma|sm90|gpu)::|\(\w+\)(?=-?\w)|^void ", "", name),
                 "registers": int(entry["registers"]),
                 "spilled_bytes": int(entry["stores"]) + int(entry["loads"]),
                 "stack_bytes": int(entry["stack"]),

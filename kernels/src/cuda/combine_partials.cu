@@ -14,7 +14,7 @@
 #include "ptx/grid.cuh"
 #include "ptx/warpgroup.cuh"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 namespace {
 
 constexpr int kWarpSize = 32;
@@ -319,4 +319,4 @@ cudaError_t combine_partials(const CombineParams& params, cudaStream_t stream) {
                             : launch_for<__half>(params, stream);
 }
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

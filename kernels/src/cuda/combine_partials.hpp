@@ -9,7 +9,7 @@
 #include "cuda/partials.hpp"
 #include "fdma/kernels/plan_arrays.hpp"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 /// Arguments of one launch. Lengths and pointers on the device.
 ///
@@ -44,4 +44,4 @@ struct CombineParams {
 /// Example     out_1 = 1, lse_1 = 0 and out_2 = 4, lse_2 = log 2: out 3, lse log 3
 cudaError_t combine_partials(const CombineParams& params, cudaStream_t stream);
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

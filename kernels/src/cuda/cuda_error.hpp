@@ -7,7 +7,7 @@
 
 #include "fdma/base/result.hpp"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 /// Success for cudaSuccess. Otherwise ErrorCode::cuda (out_of_memory if an allocation failed), with
 /// a message that names the call.
@@ -17,4 +17,4 @@ inline Result<void> check_cuda(cudaError_t error, const char* call) {
                std::string(call) + ": " + cudaGetErrorString(error)};
 }
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

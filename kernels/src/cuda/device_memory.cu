@@ -13,7 +13,7 @@
 namespace fdma {
 namespace {
 
-using sm90::check_cuda;
+using gpu::check_cuda;
 
 __global__ void fill_kernel(float* data, float value, std::int64_t count) {
   const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;

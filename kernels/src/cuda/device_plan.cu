@@ -18,7 +18,7 @@
 #include "plan/accumulation_order.hpp"
 #include "plan/entry_accumulators.hpp"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 namespace {
 
 constexpr std::int64_t kArrayAlignment = 256;
@@ -315,4 +315,4 @@ Result<std::unique_ptr<DevicePlan>> upload(const AttentionPlan& plan, Stream str
   }
 }
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

@@ -9,7 +9,7 @@
 #include "fdma/kernels/plan.hpp"
 #include "fdma/kernels/prepared_plan.hpp"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 /// An uploaded plan: its header, its arrays, and what launches need to know of it.
 ///
@@ -50,4 +50,4 @@ struct DevicePlan {
 Result<std::unique_ptr<DevicePlan>> upload(const AttentionPlan& plan, Stream stream,
                                            const PrepareOptions& options = {});
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

@@ -12,7 +12,7 @@
 namespace fdma {
 namespace {
 
-using sm90::check_cuda;
+using gpu::check_cuda;
 
 // Without a device no other query is possible.
 Error no_device(cudaError_t error) {

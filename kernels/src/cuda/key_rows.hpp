@@ -6,7 +6,7 @@
 #include "call/strided_views.hpp"
 #include "fdma/base/tensor_view.hpp"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 /// Rows of K or V that threads copy by index.
 struct KeyRows {
@@ -23,4 +23,4 @@ inline KeyRows key_rows(const TensorView& tensor) {
           static_cast<std::int32_t>(tensor.extents[3] * bytes)};
 }
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

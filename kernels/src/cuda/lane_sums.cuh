@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 /// Sums each of kCount values over kLanes lanes; lane l returns the sum of value l / (kLanes /
 /// kCount). Each step passes half of the remaining values to the opposite lane. For example, 8 sums
@@ -27,4 +27,4 @@ __device__ __forceinline__ float sum_each(float (&x)[kCount], int lane) {
   return x[0];
 }
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

@@ -11,7 +11,7 @@
 #include "fdma/base/result.hpp"
 #include "fdma/base/tensor_view.hpp"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 /// Errors      unsupported: the plan is not on the current device; invalid_argument: a workspace
 ///             that is null or not 16-aligned
@@ -48,4 +48,4 @@ inline Result<void> check_vectors(const TensorView& tensor, const char* name) {
   return {};
 }
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

@@ -18,7 +18,7 @@
 #include "fdma/base/interval.hpp"
 #include "ptx/warpgroup.cuh"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 namespace {
 
 constexpr int kThreads = 256;
@@ -213,19 +213,19 @@ void launch_for(const MergeCall& call, cudaStream_t stream) {
 }
 
 }  // namespace
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu
 
 namespace fdma::with_cuda {
 
 Result<void> merge(const MergeCall& call, Stream stream) {
   if (call.dtype == DType::float32) {
-    sm90::launch_for<float>(call, stream);
+    gpu::launch_for<float>(call, stream);
   } else if (call.dtype == DType::float16) {
-    sm90::launch_for<__half>(call, stream);
+    gpu::launch_for<__half>(call, stream);
   } else {
-    sm90::launch_for<__nv_bfloat16>(call, stream);
+    gpu::launch_for<__nv_bfloat16>(call, stream);
   }
-  return sm90::check_cuda(cudaGetLastError(), "merge: launch");
+  return gpu::check_cuda(cudaGetLastError(), "merge: launch");
 }
 
 }  // namespace fdma::with_cuda

@@ -9,7 +9,7 @@
 
 #include "ptx/warpgroup.cuh"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 /// Unpacks two elements that ptx::pack has packed: .x is the low half.
 template <class T>
@@ -30,4 +30,4 @@ __device__ __forceinline__ std::uint32_t pack_out_low(float low, float high) {
   return ptx::pack<T>(low - rounded.x, high - rounded.y);
 }
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

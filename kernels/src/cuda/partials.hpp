@@ -6,7 +6,7 @@
 
 #include "fdma/kernels/host_device.hpp"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 inline constexpr int kPartialRows = 128;  ///< rows of the tile, whether they exist or not
 
@@ -60,4 +60,4 @@ FDMA_HOST_DEVICE inline std::int32_t head_sets_of_group(std::int32_t group_size,
   return (group_size + heads_per_tile - 1) / heads_per_tile;
 }
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

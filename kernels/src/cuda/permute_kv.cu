@@ -7,7 +7,7 @@
 #include "fdma/base/interval.hpp"
 #include "ptx/grid.cuh"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 namespace {
 
 constexpr int kThreads = 256;
@@ -72,4 +72,4 @@ cudaError_t permute_kv(const PermuteParams& params, cudaStream_t stream) {
                                  dim3(kThreads), 0, stream, params);
 }
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

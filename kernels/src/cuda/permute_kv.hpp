@@ -10,7 +10,7 @@
 #include "cuda/key_rows.hpp"
 #include "cuda/plan_arrays.hpp"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 /// Arguments of one launch. For row r (a batch element and KV head), key i of its order goes to row
 /// r * orders.max_keys + i of permuted_k, permuted_v and permuted_bias. Rows past an order's keys
@@ -31,4 +31,4 @@ struct PermuteParams {
 /// Cost  each permuted row is read and written once, at the rate of main memory
 cudaError_t permute_kv(const PermuteParams& params, cudaStream_t stream);
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

@@ -11,7 +11,7 @@
 #include "fdma/kernels/kv_worklist.hpp"
 #include "fdma/kernels/plan_arrays.hpp"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 /// The arrays of an AttentionPlan that the kernels read. Offsets count as in the plan.
 struct PlanArrays {
@@ -113,4 +113,4 @@ struct KvWorklistOnDevice {
 /// Head sizes, of keys and of values, that the gathering kernels take.
 inline constexpr std::int32_t kMaxGatherDim = 128;
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

@@ -10,7 +10,7 @@
 #include "ptx/grid.cuh"
 #include "ptx/warp_sums.cuh"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 namespace {
 
 constexpr int kThreads = 512;
@@ -194,4 +194,4 @@ cudaError_t zero_counter(std::int32_t* counter, cudaStream_t stream) {
   return ptx::launch_overlapping(zero_counter_kernel, dim3(1), dim3(1), 0, stream, counter);
 }
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

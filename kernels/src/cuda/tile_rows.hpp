@@ -13,7 +13,7 @@
 #include "fdma/kernels/closed_form_mask.hpp"
 #include "plan/closed_form_dq_order.hpp"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 /// Lengths and documents of this call. Null means those of the plan.
 struct RunTimeLengths {
@@ -104,4 +104,4 @@ cudaError_t number_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengt
 /// with it.
 cudaError_t zero_counter(std::int32_t* counter, cudaStream_t stream);
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

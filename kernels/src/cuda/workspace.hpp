@@ -7,7 +7,7 @@
 #include "cuda/partials.hpp"
 #include "cuda/tile_rows.hpp"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 /// Byte offsets in the workspace of one forward launch: the counter of work tiles, the tile rows of
 /// a closed-form plan, partial results, permuted keys.
@@ -38,4 +38,4 @@ struct Workspace {
   std::int64_t bytes;
 };
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

@@ -39,7 +39,7 @@ using cusparse::DenseMatrix;
 using cusparse::MutableRows;
 using cusparse::Rows;
 using cusparse::SparseMatrix;
-using sm90::check_cuda;
+using gpu::check_cuda;
 
 namespace {
 

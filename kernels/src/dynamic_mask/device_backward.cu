@@ -73,7 +73,7 @@ Result<void> zero_scores(const MutableTensorView& dscores, Stream stream) {
   };
   for (std::int64_t b = 0; b < dscores.extents[0]; ++b) {
     float* const first = static_cast<float*>(dscores.data) + b * dscores.strides[0];
-    FDMA_TRY_VOID(sm90::check_cuda(
+    FDMA_TRY_VOID(gpu::check_cuda(
         cudaMemset2DAsync(first, bytes(dscores.strides[1]), 0, bytes(dscores.extents[2]),
                           static_cast<std::size_t>(dscores.extents[1]), stream),
         "cudaMemset2DAsync"));
@@ -90,7 +90,7 @@ Result<DeviceBackward> DeviceBackward::make(const DynamicMaskSpec& spec, const T
   FDMA_TRY(const AttentionPlan plan, plan_of(spec, rows, is_all));
   PrepareOptions options;
   options.deterministic = is_all;
-  FDMA_TRY(std::unique_ptr<sm90::DevicePlan> uploaded, sm90::upload(plan, stream, options));
+  FDMA_TRY(std::unique_ptr<gpu::DevicePlan> uploaded, gpu::upload(plan, stream, options));
   std::optional<KvWorklistRoom> room;
   if (!is_all) {
     room = kv_worklist_room(rows.num_rows(), shape.max_q_len(), rows.kv_len, spec.w,

@@ -40,7 +40,7 @@ class DeviceBackward {
     std::int64_t bytes = 0;
   };
 
-  DeviceBackward(std::unique_ptr<sm90::DevicePlan> plan, std::optional<KvWorklistRoom> room)
+  DeviceBackward(std::unique_ptr<gpu::DevicePlan> plan, std::optional<KvWorklistRoom> room)
       : plan_(std::move(plan)), room_(room) {}
   KvWorklistRoom room(const BackwardOptions& options) const;
   Layout make_layout(const DynamicMaskSpec& spec, const BackwardOptions& options) const;
@@ -51,8 +51,8 @@ class DeviceBackward {
                                   const std::int32_t* q_lens, char* base, Stream stream,
                                   const BackwardOptions& options) const;
 
-  std::unique_ptr<sm90::DevicePlan> plan_;  // of listed calls only its header is read
-  std::optional<KvWorklistRoom> room_;      // for listed calls
+  std::unique_ptr<gpu::DevicePlan> plan_;  // of listed calls only its header is read
+  std::optional<KvWorklistRoom> room_;     // for listed calls
   Layout layout_, deterministic_layout_;
 };
 

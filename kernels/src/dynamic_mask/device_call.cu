@@ -44,7 +44,7 @@ struct Layout {
 class Sm90Call final : public DeviceCall {
  public:
   Sm90Call(const DynamicMaskSpec& spec, const TopkRows& rows, DeviceTopk topk,
-           std::unique_ptr<sm90::DevicePlan> plan, DeviceMemory memory,
+           std::unique_ptr<gpu::DevicePlan> plan, DeviceMemory memory,
            const SelectionPlan& selection, std::optional<DeviceBackward> backward)
       : spec_(spec),
         num_rows_(rows.num_rows()),
@@ -131,7 +131,7 @@ class Sm90Call final : public DeviceCall {
                                     is_gather ? lists_workspace_bytes(num_rows_, kv_len_) : 0));
     if (is_gather) {
       layout_.lists = take(num_rows_ * num_tiles_ *
-                           static_cast<std::int64_t>(sizeof(sm90::KvIndexListOnDevice)));
+                           static_cast<std::int64_t>(sizeof(gpu::KvIndexListOnDevice)));
       layout_.keys = take(num_entries_ * 4);
       layout_.rows = take(num_entries_ * static_cast<std::int64_t>(sizeof(RowRange)));
     }
@@ -160,7 +160,7 @@ class Sm90Call final : public DeviceCall {
       const auto bytes = [](std::int64_t elements) {
         return static_cast<std::size_t>(elements) * sizeof(float);
       };
-      FDMA_TRY_VOID(sm90::check_cuda(
+      FDMA_TRY_VOID(gpu::check_cuda(
           cudaMemcpy2DAsync(
               static_cast<float*>(wanted.data) + b * wanted.strides[0], bytes(wanted.strides[1]),
               static_cast<const float*>(scores.data) + b * scores.strides[0],
@@ -178,7 +178,7 @@ class Sm90Call final : public DeviceCall {
     drop_zero_scores<<<num_blocks, kDropThreads, 0, stream>>>(
         reinterpret_cast<int2*>(kept), static_cast<const float*>(scores.data), num_keys, kv_len_,
         spec_.shape.heads_kv, scores.strides[0], scores.strides[1]);
-    return sm90::check_cuda(cudaGetLastError(), "launch of the kernel that drops keys");
+    return gpu::check_cuda(cudaGetLastError(), "launch of the kernel that drops keys");
   }
 
   const std::int64_t* first_entries() const {
@@ -201,7 +201,7 @@ class Sm90Call final : public DeviceCall {
     call.block_q = block_q_;
     call.batch_entries = batch_entries(most_entries_, block_q_);
     call.workspace = base + layout_.scratch;
-    call.lists = reinterpret_cast<sm90::KvIndexListOnDevice*>(base + layout_.lists);
+    call.lists = reinterpret_cast<gpu::KvIndexListOnDevice*>(base + layout_.lists);
     call.keys = reinterpret_cast<std::int32_t*>(base + layout_.keys);
     call.rows = reinterpret_cast<RowRange*>(base + layout_.rows);
     call.status = status;
@@ -215,10 +215,10 @@ class Sm90Call final : public DeviceCall {
     if (reading_ == SelectionReading::all) {
       return sm90::attention_forward(*plan_, tensors, launch, options);
     }
-    sm90::KvIndexArrays made{};
+    gpu::KvIndexArrays made{};
     const bool is_gather = reading_ == SelectionReading::gather;
     if (is_gather) {
-      made.lists = reinterpret_cast<const sm90::KvIndexListOnDevice*>(base + layout_.lists);
+      made.lists = reinterpret_cast<const gpu::KvIndexListOnDevice*>(base + layout_.lists);
       made.keys = reinterpret_cast<const std::int32_t*>(base + layout_.keys);
       made.rows = reinterpret_cast<const uchar2*>(base + layout_.rows);
     } else {
@@ -231,7 +231,7 @@ class Sm90Call final : public DeviceCall {
   DynamicMaskSpec spec_;
   std::int64_t num_rows_, kv_len_;
   DeviceTopk topk_;
-  std::unique_ptr<sm90::DevicePlan> plan_;
+  std::unique_ptr<gpu::DevicePlan> plan_;
   DeviceMemory memory_;  // first_entries, q_lens
   std::optional<DeviceBackward> backward_;
   SelectionReading reading_;
@@ -253,12 +253,12 @@ Result<DeviceMemory> upload_lengths(const DynamicMaskSpec& spec, const Selection
            DeviceMemory::allocate(static_cast<std::int64_t>(entries_bytes + lens_bytes)));
   char* const base = static_cast<char*>(memory.data());
   // The source is pageable memory, so it may be freed when each call returns.
-  FDMA_TRY_VOID(sm90::check_cuda(cudaMemcpyAsync(base, selection.first_entries.data(),
-                                                 entries_bytes, cudaMemcpyHostToDevice, stream),
-                                 "cudaMemcpyAsync"));
-  FDMA_TRY_VOID(sm90::check_cuda(cudaMemcpyAsync(base + entries_bytes, q_lens.data(), lens_bytes,
-                                                 cudaMemcpyHostToDevice, stream),
-                                 "cudaMemcpyAsync"));
+  FDMA_TRY_VOID(gpu::check_cuda(cudaMemcpyAsync(base, selection.first_entries.data(), entries_bytes,
+                                                cudaMemcpyHostToDevice, stream),
+                                "cudaMemcpyAsync"));
+  FDMA_TRY_VOID(gpu::check_cuda(cudaMemcpyAsync(base + entries_bytes, q_lens.data(), lens_bytes,
+                                                cudaMemcpyHostToDevice, stream),
+                                "cudaMemcpyAsync"));
   return Result<DeviceMemory>(std::move(memory));
 }
 
@@ -271,7 +271,7 @@ Result<std::unique_ptr<DeviceCall>> make_device_call(const DynamicMaskSpec& spec
   }
   if (!topk) return std::move(topk).error();
   FDMA_TRY(const SelectionPlan selection, plan_selection(spec, rows));
-  FDMA_TRY(std::unique_ptr<sm90::DevicePlan> plan, sm90::upload(selection.plan, stream));
+  FDMA_TRY(std::unique_ptr<gpu::DevicePlan> plan, gpu::upload(selection.plan, stream));
   FDMA_TRY(DeviceMemory memory, upload_lengths(spec, selection, rows.num_rows(), stream));
   std::optional<DeviceBackward> backward;
   if (spec.has_gradients) {

@@ -148,10 +148,10 @@ class TileList {
     const int last = (is_of_all ? num_tiles : min(first + kFew, num_tiles)) - 1;
     const std::int64_t* const rooms = shared_.first_entries + first;
     if (first == last ||
-        rooms[last - first + 1] - rooms[0] >= sm90::KvIndexListOnDevice::kEndDistance) {
+        rooms[last - first + 1] - rooms[0] >= gpu::KvIndexListOnDevice::kEndDistance) {
       return;
     }
-    int room = sm90::KvIndexListOnDevice::kMaxShared;
+    int room = gpu::KvIndexListOnDevice::kMaxShared;
     if (lane_ <= last - first) room = min(room, static_cast<int>(rooms[lane_ + 1] - rooms[lane_]));
     room = __reduce_min_sync(~0u, room);
     const int of_four = counts[kGroupTiles + bit_ / kFew];
@@ -211,8 +211,8 @@ class TileList {
         static_cast<std::int64_t>((keys_ - address_of(0)) / sizeof(std::int32_t));
     const std::int64_t distance = first_entry - shared_.first_entries[common_.first_tile];
     call_.lists[index] = {
-        sm90::KvIndexListOnDevice::place_of(first_entry, is_sharing ? common_.num_keys : 0,
-                                            is_sharing ? distance : 0),
+        gpu::KvIndexListOnDevice::place_of(first_entry, is_sharing ? common_.num_keys : 0,
+                                           is_sharing ? distance : 0),
         min(next_.part, room()), min(next_.full, room())};
     if (next_.part > room() && call_.status != nullptr) atomicOr(call_.status, kListTooLong);
   }
@@ -384,7 +384,7 @@ __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constan
   }
 }
 static_assert(kGroupTiles == kCutWarps);
-static_assert(kSingleBatch <= sm90::KvIndexListOnDevice::kMaxShared);
+static_assert(kSingleBatch <= gpu::KvIndexListOnDevice::kMaxShared);
 
 std::int64_t row_keys_of(std::int64_t kv_len) {
   return ceil_div(kv_len, std::int64_t{kItems}) * kItems;
@@ -444,20 +444,20 @@ Result<void> make_lists(const ListsCall& call, Stream stream) {
   if (num_key_segments > 0) {
     const dim3 blocks(static_cast<unsigned>(call.num_rows * num_key_segments));
     FDMA_TRY_VOID(
-        sm90::check_cuda(ptx::launch_overlapping_if(overlaps, compact_kept, blocks,
-                                                    dim3(kCompactThreads), 0, stream, kernel),
-                         "launch of the kernel that compacts keys"));
+        gpu::check_cuda(ptx::launch_overlapping_if(overlaps, compact_kept, blocks,
+                                                   dim3(kCompactThreads), 0, stream, kernel),
+                        "launch of the kernel that compacts keys"));
   }
   constexpr std::size_t kStepBytes = (2 * kWarp + kStepMarks) * sizeof(std::int32_t);
   const std::size_t bytes = static_cast<std::size_t>(kernel.batch_entries / kWarp) * kStepBytes;
   FDMA_TRY_VOID(
-      sm90::check_cuda(cudaFuncSetAttribute(cut_lists, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                            static_cast<int>(bytes)),
-                       "cudaFuncSetAttribute"));
+      gpu::check_cuda(cudaFuncSetAttribute(cut_lists, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(bytes)),
+                      "cudaFuncSetAttribute"));
   const dim3 blocks(static_cast<unsigned>(call.num_rows * num_groups));
-  return sm90::check_cuda(ptx::launch_overlapping_if(overlaps, cut_lists, blocks, dim3(kCutThreads),
-                                                     static_cast<int>(bytes), stream, kernel),
-                          "launch of the kernel that cuts lists");
+  return gpu::check_cuda(ptx::launch_overlapping_if(overlaps, cut_lists, blocks, dim3(kCutThreads),
+                                                    static_cast<int>(bytes), stream, kernel),
+                         "launch of the kernel that cuts lists");
 }
 
 }  // namespace fdma::dynamic_mask

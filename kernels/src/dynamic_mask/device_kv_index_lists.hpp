@@ -38,11 +38,11 @@ struct ListsCall {
   const std::int64_t* first_entries = nullptr;
   void* workspace = nullptr;  ///< lists_workspace_bytes, 16-aligned
 
-  sm90::KvIndexListOnDevice* lists = nullptr;  ///< [num_rows, num_tiles]
-  std::int32_t* keys = nullptr;                ///< [entries]
-  RowRange* rows = nullptr;                    ///< [entries]; set for keys that not all rows see
-  std::uint32_t* status = nullptr;             ///< or null; receives kListTooLong by OR
-  std::int32_t* counter = nullptr;             ///< or null; set to 0, as attention needs it
+  gpu::KvIndexListOnDevice* lists = nullptr;  ///< [num_rows, num_tiles]
+  std::int32_t* keys = nullptr;               ///< [entries]
+  RowRange* rows = nullptr;                   ///< [entries]; set for keys that not all rows see
+  std::uint32_t* status = nullptr;            ///< or null; receives kListTooLong by OR
+  std::int32_t* counter = nullptr;            ///< or null; set to 0, as attention needs it
 };
 
 /// The batch size for tiles that hold at most `most_entries` keys each: all live keys of a group

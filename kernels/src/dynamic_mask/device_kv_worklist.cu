@@ -175,7 +175,7 @@ struct Places {
 Result<void> check_launch(const char* kernel) {
   const cudaError_t error = cudaGetLastError();
   if (error == cudaSuccess) return {};
-  return sm90::check_cuda(error, (std::string("launch of ") + kernel).c_str());
+  return gpu::check_cuda(error, (std::string("launch of ") + kernel).c_str());
 }
 
 }  // namespace
@@ -199,8 +199,8 @@ Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream strea
                      ", expected at most 2^31 - 1"};
   }
   if (room.num_rows == 0 || num_key_segments == 0 || num_segments == 0) {
-    return sm90::check_cuda(cudaMemsetAsync(call.num_work_tiles, 0, sizeof(std::int32_t), stream),
-                            "cudaMemsetAsync");
+    return gpu::check_cuda(cudaMemsetAsync(call.num_work_tiles, 0, sizeof(std::int32_t), stream),
+                           "cudaMemsetAsync");
   }
   const Places places(room);
   char* const base = static_cast<char*>(call.workspace);

@@ -92,7 +92,7 @@ struct Kernel {
   int2* kept_queries;
   std::uint16_t* kept_offsets;  // relative to the first key of the key segment
   std::int64_t row_keys;        // kv_len, or the next multiple of kItems
-  sm90::KvIndexListOnDevice* lists;
+  gpu::KvIndexListOnDevice* lists;
   std::int32_t* keys;
   uchar2* rows;
   std::uint32_t* status;

@@ -13,7 +13,7 @@ void key_major_from_row_major(const std::uint64_t* row_major, BlockShape block,
                               std::uint64_t* key_major);
 
 /// A tile of 128 x 128 in the order of the sm90 kernels: for thread t of 256 its 32-bit words 2t
-/// and 2t + 1 (sm90/shared/fragment.hpp: mask_cell; thread t % 128 of warpgroup t / 128). Both have 256
+/// and 2t + 1 (thread_cells.hpp: mask_cell; thread t % 128 of warpgroup t / 128). Both have 256
 /// words of 64 bits.
 void thread_fragments_from_row_major(const std::uint64_t* row_major,
                                      std::uint64_t* thread_fragments);

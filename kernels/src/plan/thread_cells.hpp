@@ -5,7 +5,7 @@
 
 #include "fdma/kernels/host_device.hpp"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 struct FragmentCell {
   int row;
@@ -27,4 +27,4 @@ FDMA_HOST_DEVICE constexpr FragmentCell mask_cell(int thread, int word, int bit)
   return accumulator_cell(thread, bit / 2 * 4 + word * 2 + bit % 2);
 }
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

@@ -68,7 +68,7 @@ Extent extent_of_thread_words(const std::uint64_t* words, std::int64_t heads) {
     for (int word = 0; word < 2; ++word) {
       const auto bits = static_cast<std::uint32_t>(words[thread] >> (32 * word));
       if (bits == 0) continue;
-      const sm90::FragmentCell last = sm90::mask_cell(thread % 128, word, std::bit_width(bits) - 1);
+      const gpu::FragmentCell last = gpu::mask_cell(thread % 128, word, std::bit_width(bits) - 1);
       extent.rows = std::max<std::int64_t>(extent.rows, thread / 128 * 64 + last.row + 1);
       extent.keys = std::max<std::int64_t>(extent.keys, last.col + 1);
     }

@@ -53,7 +53,7 @@ struct Problem {
 class Combine {
  public:
   Combine(const Problem& problem, std::uint32_t seed) : p_(problem), rng_(seed) {
-    block_q_ = sm90::kPartialRows / p_.heads_per_tile;
+    block_q_ = gpu::kPartialRows / p_.heads_per_tile;
     sets_ = static_cast<std::int32_t>(ceil_div(p_.group_size, p_.heads_per_tile));
     max_q_len_ = *std::max_element(p_.q_lens.begin(), p_.q_lens.end());
     q_tiles_ = static_cast<std::int32_t>(ceil_div(max_q_len_, block_q_));
@@ -72,7 +72,7 @@ class Combine {
       return "two runs differ";
     std::vector<bool> is_written(out_.size(), false), has_lse(lse_.size(), false);
     for (const SplitRow& row : rows_) {
-      for (std::int32_t r = 0; r < sm90::kPartialRows; ++r) {
+      for (std::int32_t r = 0; r < gpu::kPartialRows; ++r) {
         if (!exists(row, r)) continue;
         const std::string error = check_row(row, r, is_written, has_lse);
         if (!error.empty())
@@ -129,10 +129,10 @@ class Combine {
   // there. Rows that do not exist are poison too.
   void make_partials() {
     std::normal_distribution<float> normal;
-    const sm90::PartialLayout layout{p_.head_dim_v, num_partials_};
+    const gpu::PartialLayout layout{p_.head_dim_v, num_partials_};
     partials_.assign(static_cast<std::size_t>(layout.bytes() / 4), kNan);
     for (const SplitRow& row : rows_) {
-      for (std::int32_t r = 0; r < sm90::kPartialRows; ++r) {
+      for (std::int32_t r = 0; r < gpu::kPartialRows; ++r) {
         if (!exists(row, r)) continue;
         const std::int32_t kind = pick(rng_, 0, 9);
         for (std::int32_t i = 0; i < row.num_partials; ++i) {
@@ -149,16 +149,16 @@ class Combine {
     }
   }
   float* partial_out(std::int32_t partial, std::int32_t r) {
-    const sm90::PartialLayout layout{p_.head_dim_v, num_partials_};
+    const gpu::PartialLayout layout{p_.head_dim_v, num_partials_};
     return partials_.data() + layout.out_at(partial, r) / 4;
   }
   float& partial_lse(std::int32_t partial, std::int32_t r) {
-    const sm90::PartialLayout layout{p_.head_dim_v, num_partials_};
+    const gpu::PartialLayout layout{p_.head_dim_v, num_partials_};
     return partials_[static_cast<std::size_t>(layout.lse_at(partial, r) / 4)];
   }
 
   void run() {
-    const sm90::PartialLayout layout{p_.head_dim_v, num_partials_};
+    const gpu::PartialLayout layout{p_.head_dim_v, num_partials_};
     const DeviceArray<float> partials(partials_);
     const DeviceArray<SplitRow> rows(rows_);
     std::vector<int2> lengths;
@@ -173,7 +173,7 @@ class Combine {
         static_cast<std::size_t>(batch() * max_q_len_ * heads() * p_.head_dim_v), kPoison));
     const DeviceArray<float> lse(
         std::vector<float>(static_cast<std::size_t>(batch() * max_q_len_ * heads()), kLsePoison));
-    sm90::CombineParams params{};
+    gpu::CombineParams params{};
     params.partial_out = partials.data();
     params.partial_lse = partials.data() + layout.out_bytes() / 4;
     params.split_rows = p_.is_grid ? nullptr : rows.data();
@@ -193,7 +193,7 @@ class Combine {
     params.out_strides = {row_elements * max_q_len_, row_elements, p_.head_dim_v};
     params.lse = {p_.wants_lse ? lse.data() : nullptr, std::int64_t{max_q_len_} * heads(),
                   max_q_len_, 1};
-    require(sm90::combine_partials(params, nullptr), "combine_partials");
+    require(gpu::combine_partials(params, nullptr), "combine_partials");
     out_ = out.to_host();
     lse_ = lse.to_host();
   }
@@ -251,7 +251,7 @@ class Combine {
   Problem p_;
   std::mt19937 rng_;
   std::int32_t block_q_, sets_, max_q_len_, q_tiles_;
-  sm90::SplitGrid grid_;
+  gpu::SplitGrid grid_;
   std::vector<SplitRow> rows_;
   std::int32_t num_partials_ = 0;
   std::vector<float> partials_;
@@ -310,7 +310,7 @@ TEST(CombinePartials, TakesLengthsOfTheCall) {
 
 TEST(CombinePartials, HasNothingToDoWithoutRows) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  EXPECT_EQ(sm90::combine_partials({}, nullptr), cudaSuccess);
+  EXPECT_EQ(gpu::combine_partials({}, nullptr), cudaSuccess);
 }
 
 }  // namespace

@@ -12,12 +12,12 @@
 
 #include "backend/closed_form_cases.hpp"
 #include "cuda/device_plan.hpp"
+#include "cuda/mask_fragments.cuh"
 #include "cuda/tile_rows.hpp"
 #include "device_array.hpp"
 #include "gpu_fixture.hpp"
 #include "plan/closed_form.hpp"
 #include "plan/plan_forms.hpp"
-#include "sm90/forward/mask_fragments.cuh"
 
 namespace fdma {
 namespace {
@@ -29,8 +29,8 @@ using testing::pick;
 template <bool kIsTransposed_>
 struct MaskParams {
   static constexpr bool kIsTransposed = kIsTransposed_;
-  sm90::PlanArrays plan;
-  sm90::RunTimeLengths lengths;
+  gpu::PlanArrays plan;
+  gpu::RunTimeLengths lengths;
 };
 
 struct MaskedTile {
@@ -40,17 +40,17 @@ struct MaskedTile {
 // One warp for each tile broadcasts the tile row as loading threads do, and makes the mask
 // fragments.
 template <class Params>
-__global__ void make_fragments(const Params p, const sm90::TileRow* rows, const MaskedTile* tiles,
+__global__ void make_fragments(const Params p, const gpu::TileRow* rows, const MaskedTile* tiles,
                                std::uint32_t* words) {
   __shared__ __align__(16) std::uint32_t slot[512];
   __shared__ __align__(16) std::uint32_t band[8];
-  __shared__ __align__(16) sm90::BroadcastTile work_tile;
+  __shared__ __align__(16) gpu::BroadcastTile work_tile;
   const int lane = static_cast<int>(threadIdx.x);
   const MaskedTile at = tiles[blockIdx.x];
   const std::uint32_t band_address = ptx::shared_address(band);
-  const int2 lengths = sm90::lengths_of(p.plan, p.lengths, at.batch);
+  const int2 lengths = gpu::lengths_of(p.plan, p.lengths, at.batch);
   if (lane == 0) {
-    const sm90::TileRow* row = rows + std::int64_t{at.batch} * p.plan.max_tile_rows;
+    const gpu::TileRow* row = rows + std::int64_t{at.batch} * p.plan.max_tile_rows;
     while (row->tiles.q_tile != at.tile_row) ++row;
     work_tile = {};
     work_tile.batch = at.batch;
@@ -59,13 +59,12 @@ __global__ void make_fragments(const Params p, const sm90::TileRow* rows, const 
     work_tile.kv_len = Params::kIsTransposed ? lengths.x : lengths.y;
     work_tile.first_document = row->tiles.first_document;
     work_tile.last_document = row->tiles.last_document;
-    sm90::store_band(band_address, row->band);
+    gpu::store_band(band_address, row->band);
   }
   __syncwarp();
-  const sm90::TilePlace place{work_tile.q_begin, at.column_tile * sm90::kTileKeys,
-                              work_tile.kv_len};
-  sm90::write_mask<1>(ptx::shared_address(slot), p, ptx::shared_address(&work_tile), band_address,
-                      TileStep{PlanSegmentKind::closed_form, 0, at.column_tile, 0}, place, lane);
+  const gpu::TilePlace place{work_tile.q_begin, at.column_tile * gpu::kTileKeys, work_tile.kv_len};
+  gpu::write_mask<1>(ptx::shared_address(slot), p, ptx::shared_address(&work_tile), band_address,
+                     TileStep{PlanSegmentKind::closed_form, 0, at.column_tile, 0}, place, lane);
   __syncwarp();
   for (int i = lane; i < 512; i += 32) words[512 * blockIdx.x + i] = slot[i];
 }
@@ -79,8 +78,8 @@ bool host_cell(const ClosedFormElement& element, std::int32_t row, std::int32_t 
 }
 
 template <bool kIsTransposed>
-std::string fragment_error(const sm90::PlanArrays& arrays, const sm90::RunTimeLengths& lengths,
-                           const DeviceArray<sm90::TileRow>& rows,
+std::string fragment_error(const gpu::PlanArrays& arrays, const gpu::RunTimeLengths& lengths,
+                           const DeviceArray<gpu::TileRow>& rows,
                            const std::vector<ClosedFormElement>& elements) {
   std::vector<MaskedTile> tiles;
   for (std::int32_t b = 0; b < static_cast<std::int32_t>(elements.size()); ++b) {
@@ -101,7 +100,7 @@ std::string fragment_error(const sm90::PlanArrays& arrays, const sm90::RunTimeLe
     const ClosedFormElement& element = elements[static_cast<std::size_t>(at.batch)];
     for (int i = 0; i < 512; ++i) {
       for (int bit = 0; bit < 32; ++bit) {
-        const sm90::FragmentCell cell = sm90::mask_cell(i / 2 % 128, i % 2, bit);
+        const gpu::FragmentCell cell = gpu::mask_cell(i / 2 % 128, i % 2, bit);
         const std::int32_t in_tile = i / 256 * 64 + cell.row;
         const std::int32_t row = at.tile_row * arrays.block_q + (in_tile >> arrays.pack_shift);
         const std::int32_t column = at.column_tile * 128 + cell.col;
@@ -120,14 +119,14 @@ std::string fragment_error(const sm90::PlanArrays& arrays, const sm90::RunTimeLe
 
 // Each tile row must be there once, with the tiles of the host. Longer rows must come first, up to
 // the classes of the sort.
-std::string row_error(const sm90::PlanArrays& arrays, const std::vector<sm90::TileRow>& rows,
+std::string row_error(const gpu::PlanArrays& arrays, const std::vector<gpu::TileRow>& rows,
                       const std::vector<ClosedFormElement>& elements, BlockShape tile) {
   for (std::size_t b = 0; b < elements.size(); ++b) {
     const ClosedFormElement& element = elements[b];
     std::vector<bool> is_there(static_cast<std::size_t>(arrays.max_tile_rows));
     std::int32_t previous = kClosedFormMaxLength;
     for (std::int32_t i = 0; i < arrays.max_tile_rows; ++i) {
-      const sm90::TileRowTiles& got = rows[b * is_there.size() + static_cast<std::size_t>(i)].tiles;
+      const gpu::TileRowTiles& got = rows[b * is_there.size() + static_cast<std::size_t>(i)].tiles;
       const std::string where = "batch " + std::to_string(b) + " tile row " +
                                 std::to_string(got.q_tile) + " at " + std::to_string(i);
       if (got.q_tile < 0 || got.q_tile >= arrays.max_tile_rows) return where;
@@ -136,7 +135,7 @@ std::string row_error(const sm90::PlanArrays& arrays, const std::vector<sm90::Ti
       if (got.num_tiles > previous) return where + ": longer than the one before";
       previous = got.num_tiles;
       if (got.q_tile * tile.block_q >= element.num_rows) {
-        if (got.num_tiles != sm90::kNoRow) return where + ": is there";
+        if (got.num_tiles != gpu::kNoRow) return where + ": is there";
         continue;
       }
       const ClosedFormWalk walk = walk_of(element, tile, got.q_tile);
@@ -168,9 +167,9 @@ TEST(TileRowsOnDevice, AreThoseOfTheHostInEitherDirection) {
     options.direction = is_backward ? Direction::backward : Direction::forward;
     const auto plan = make_plan(mask, shape, {}, options);
     ASSERT_TRUE(plan) << plan.error().message;
-    const auto device_plan = sm90::upload(*plan, nullptr);
+    const auto device_plan = gpu::upload(*plan, nullptr);
     ASSERT_TRUE(device_plan) << device_plan.error().message;
-    const sm90::PlanArrays& arrays = (*device_plan)->arrays;
+    const gpu::PlanArrays& arrays = (*device_plan)->arrays;
 
     std::vector<std::int32_t> q_lens, kv_lens, borders;
     for (std::int32_t b = 0; b < shape.batch; ++b) {
@@ -183,7 +182,7 @@ TEST(TileRowsOnDevice, AreThoseOfTheHostInEitherDirection) {
     std::sort(borders.begin(), borders.end());
     const DeviceArray<std::int32_t> d_q_lens(q_lens), d_kv_lens(kv_lens), d_borders(borders);
     CallLengths call;
-    sm90::RunTimeLengths lengths{};
+    gpu::RunTimeLengths lengths{};
     if (pick(rng, 0, 3) > 0) {
       call.q_lens = q_lens.data();
       call.kv_lens = kv_lens.data();
@@ -195,11 +194,11 @@ TEST(TileRowsOnDevice, AreThoseOfTheHostInEitherDirection) {
       call.num_borders = lengths.num_borders = static_cast<std::int32_t>(borders.size());
       lengths.cu_seqlens = d_borders.data();
     }
-    const DeviceArray<sm90::TileRow> rows(
+    const DeviceArray<gpu::TileRow> rows(
         static_cast<std::size_t>(shape.batch * arrays.max_tile_rows));
     const DeviceArray<std::int32_t> counter(1);
-    gpu_test::require(sm90::order_tile_rows(arrays, lengths, static_cast<int>(shape.batch),
-                                            rows.data(), counter.data(), nullptr),
+    gpu_test::require(gpu::order_tile_rows(arrays, lengths, static_cast<int>(shape.batch),
+                                           rows.data(), counter.data(), nullptr),
                       "order_tile_rows");
     const std::vector<ClosedFormElement> elements =
         closed_form_elements(*plan, testing::closed_forms_of(*plan), call);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cuda/mask_bits.hpp"
 #include "device_array.hpp"
 #include "ptx/mbarrier.cuh"
 #include "ptx/warpgroup.cuh"
@@ -124,7 +125,7 @@ __global__ void store_fragment(std::uint16_t* out) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   std::uint32_t packed[4];
   for (int i = 0; i < 4; ++i) {
-    const sm90::FragmentCell cell = sm90::accumulator_cell(thread, 2 * i);
+    const gpu::FragmentCell cell = gpu::accumulator_cell(thread, 2 * i);
     packed[i] = ptx::pack<T>(static_cast<float>(cell.row * 16 + cell.col),
                              static_cast<float>(cell.row * 16 + cell.col + 1));
   }
@@ -154,7 +155,7 @@ TEST(Stmatrix, PutsAccumulatorsWhereTheTileWantsThem) {
 
 __global__ void mask_fragments(std::uint32_t* out) {
   const int limit = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) - 300;
-  out[limit + 300] = sm90::columns_below(limit);
+  out[limit + 300] = gpu::columns_below(limit);
 }
 
 TEST(ColumnsBelow, IsTheSameOnTheDevice) {
@@ -163,7 +164,7 @@ TEST(ColumnsBelow, IsTheSameOnTheDevice) {
   gpu_test::launch(mask_fragments, 5, 128, 0, out.data());
   const std::vector<std::uint32_t> got = out.to_host();
   for (int limit = -300; limit < 340; ++limit) {
-    ASSERT_EQ(got[static_cast<std::size_t>(limit + 300)], sm90::columns_below(limit)) << limit;
+    ASSERT_EQ(got[static_cast<std::size_t>(limit + 300)], gpu::columns_below(limit)) << limit;
   }
 }
 

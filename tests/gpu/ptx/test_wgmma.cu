@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(128, 1)
   for (int step = 0; step < K / 16; ++step) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const sm90::FragmentCell cell = sm90::accumulator_cell(thread, 8 * step + 2 * i);
+      const gpu::FragmentCell cell = gpu::accumulator_cell(thread, 8 * step + 2 * i);
       fragment[step][i] = ptx::pack<T>(a[cell.row * K + cell.col], a[cell.row * K + cell.col + 1]);
     }
   }
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(128, 1)
   ptx::pin_registers(sum);
 #pragma unroll
   for (int i = 0; i < N / 2; ++i) {
-    const sm90::FragmentCell cell = sm90::accumulator_cell(thread, i);
+    const gpu::FragmentCell cell = gpu::accumulator_cell(thread, i);
     d[cell.row * N + cell.col] = sum[i];
   }
 }

@@ -82,9 +82,9 @@ struct Place {
   std::int64_t first_entry, distance;
   std::int32_t num_shared;
 };
-Place place_of(const sm90::KvIndexListOnDevice& list) {
-  constexpr int kEntryBits = sm90::KvIndexListOnDevice::kEntryBits;
-  constexpr int kChunkBits = sm90::KvIndexListOnDevice::kChunkBits;
+Place place_of(const gpu::KvIndexListOnDevice& list) {
+  constexpr int kEntryBits = gpu::KvIndexListOnDevice::kEntryBits;
+  constexpr int kChunkBits = gpu::KvIndexListOnDevice::kChunkBits;
   const std::uint64_t shared = list.place >> kEntryBits;
   return {static_cast<std::int64_t>(list.place & ((std::uint64_t{1} << kEntryBits) - 1)),
           static_cast<std::int64_t>(shared >> kChunkBits) * 8,
@@ -109,7 +109,7 @@ Made lists_on_gpu(const Case& c, std::int64_t room) {
   const DeviceArray<std::int64_t> first_entries(first);
   const GuardedBytes workspace(
       static_cast<std::size_t>(lists_workspace_bytes(c.num_rows(), c.kv_len)));
-  const GuardedBytes lists(num_lists * sizeof(sm90::KvIndexListOnDevice)), keys(num_entries * 4),
+  const GuardedBytes lists(num_lists * sizeof(gpu::KvIndexListOnDevice)), keys(num_entries * 4),
       rows(num_entries * 2);
   const DeviceArray<std::uint32_t> status(std::vector<std::uint32_t>{0});
   const DeviceArray<std::int32_t> counter(std::vector<std::int32_t>{7});
@@ -123,7 +123,7 @@ Made lists_on_gpu(const Case& c, std::int64_t room) {
   call.batch_entries = c.batch != 0 ? c.batch : batch_entries(room, c.block_q);
   call.first_entries = first_entries.data();
   call.workspace = workspace.as<void>();
-  call.lists = lists.as<sm90::KvIndexListOnDevice>();
+  call.lists = lists.as<gpu::KvIndexListOnDevice>();
   call.keys = keys.as<std::int32_t>();
   call.rows = rows.as<RowRange>();
   call.status = status.data();
@@ -134,11 +134,11 @@ Made lists_on_gpu(const Case& c, std::int64_t room) {
   Made made;
   made.status = status.to_host().front();
   workspace.to_host();
-  const auto all_lists = elements_of<sm90::KvIndexListOnDevice>(lists.to_host());
+  const auto all_lists = elements_of<gpu::KvIndexListOnDevice>(lists.to_host());
   const auto all_keys = elements_of<std::int32_t>(keys.to_host());
   const auto all_rows = elements_of<RowRange>(rows.to_host());
   for (std::size_t i = 0; i < num_lists; ++i) {
-    const sm90::KvIndexListOnDevice& list = all_lists[i];
+    const gpu::KvIndexListOnDevice& list = all_lists[i];
     const Place place = place_of(list);
     List out{{}, list.num_full, place.num_shared};
     EXPECT_EQ(place.first_entry + place.num_shared, first[i]);

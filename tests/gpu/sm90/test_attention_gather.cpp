@@ -291,7 +291,7 @@ std::string check_device_lists(const MaskCase& mask, const CaseChoice& choice, i
     if (segment.kind == PlanSegmentKind::gather) segment.end_tile += 2;
   }
   for (WorkTile& work_tile : segments_of(plan).work_tiles) work_tile.num_tiles += 2;
-  std::vector<sm90::KvIndexListOnDevice> lists;
+  std::vector<gpu::KvIndexListOnDevice> lists;
   std::vector<std::int32_t> keys;
   std::vector<uchar2> rows;
   const auto add = [&](const KvIndexEntry& entry) {
@@ -309,18 +309,18 @@ std::string check_device_lists(const MaskCase& mask, const CaseChoice& choice, i
     for (int i = 0; i < 48; ++i) add({0, 0, 0});
     const std::int64_t first_entry = static_cast<std::int64_t>(keys.size()) - shared;
     lists.push_back(
-        {sm90::KvIndexListOnDevice::place_of(first_entry, shared, first_entry - shared_at),
+        {gpu::KvIndexListOnDevice::place_of(first_entry, shared, first_entry - shared_at),
          list.num_entries, list.num_full});
     std::for_each(begin + shared, begin + list.num_entries, add);
     while (keys.size() % kKvIndexAlignment != 0) add({0, 0, 0});
   }
   if (is_any_shared != (num_shared > 0)) return "expected other lists";
-  const gpu_test::DeviceArray<sm90::KvIndexListOnDevice> d_lists(lists);
+  const gpu_test::DeviceArray<gpu::KvIndexListOnDevice> d_lists(lists);
   const gpu_test::DeviceArray<std::int32_t> d_keys(keys);
   const gpu_test::DeviceArray<uchar2> d_rows(rows);
   segments_of(plan).kv_index_lists.clear();
   segments_of(plan).kv_index_entries.clear();
-  const auto device_plan = sm90::upload(plan, nullptr);
+  const auto device_plan = gpu::upload(plan, nullptr);
   if (!device_plan) return device_plan.error().message;
   const gpu_test::Workspace workspace(sm90::forward_workspace_bytes(**device_plan));
   const Launch launch{workspace.data()};
@@ -328,7 +328,7 @@ std::string check_device_lists(const MaskCase& mask, const CaseChoice& choice, i
       sm90::attention_forward(**device_plan, test_case.tensors(), launch, test_case.options());
   if (refused || refused.error().code != ErrorCode::invalid_argument) return "ran without lists";
   test_case.poison(0xff);
-  const sm90::KvIndexArrays arrays{d_lists.data(), d_keys.data(), d_rows.data(), nullptr};
+  const gpu::KvIndexArrays arrays{d_lists.data(), d_keys.data(), d_rows.data(), nullptr};
   const auto ran = sm90::attention_forward_with_lists(**device_plan, test_case.tensors(), launch,
                                                       test_case.options(), arrays);
   if (!ran) return ran.error().message;

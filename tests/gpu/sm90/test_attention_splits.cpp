@@ -211,7 +211,7 @@ TEST(AttentionSplits, UseTheWorkspaceThatTheirPlanAsksFor) {
   BackendAttentionCase test_case(fixture, causal_case(3, 20000), {1, 8, 2}, {});
   ASSERT_FALSE(segments_of(test_case.plan()).split_rows.empty());
   const OwnedPlan plan = prepared(test_case.plan());
-  const sm90::PartialLayout layout{128, num_partials(test_case.plan())};
+  const gpu::PartialLayout layout{128, num_partials(test_case.plan())};
   EXPECT_GE(plan->workspace_bytes(), 256 + layout.bytes());
   ASSERT_TRUE(test_case.run());
   const std::vector<unsigned char> wanted = test_case.result_bytes();

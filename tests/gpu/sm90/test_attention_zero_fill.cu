@@ -51,8 +51,8 @@ BackwardChoice head_by_head() {
   return backward;
 }
 
-std::unique_ptr<sm90::DevicePlan> uploaded(const AttentionPlan& plan) {
-  Result<std::unique_ptr<sm90::DevicePlan>> result = sm90::upload(plan, nullptr);
+std::unique_ptr<gpu::DevicePlan> uploaded(const AttentionPlan& plan) {
+  Result<std::unique_ptr<gpu::DevicePlan>> result = gpu::upload(plan, nullptr);
   if (!result) throw std::runtime_error(result.error().message);
   return *std::move(result);
 }
@@ -82,13 +82,13 @@ class Calls {
             "counters");
     EXPECT_EQ(counters.front().done, 0);
     for (std::size_t row = 1; row < counters.size(); ++row) {
-      EXPECT_EQ(counters[row].done, shape.group_size() * (places.padded_q_len / sm90::kTileKeys))
+      EXPECT_EQ(counters[row].done, shape.group_size() * (places.padded_q_len / gpu::kTileKeys))
           << row;
     }
   }
 
  private:
-  std::unique_ptr<sm90::DevicePlan> plan_;
+  std::unique_ptr<gpu::DevicePlan> plan_;
   Workspace workspace_;
 };
 

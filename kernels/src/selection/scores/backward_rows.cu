@@ -278,7 +278,7 @@ class Unit {
     }
     const int at = lane_ / kShare * kGroups + group;  // the key whose dt this lane gets
     const float dscore = at < num_keys ? queue_[first + at].dscore : 0.0F;
-    const Slopes slopes = slopes_of(call_.is_log, sm90::sum_each<kLanes>(dts, lane_), a_, dscore);
+    const Slopes slopes = slopes_of(call_.is_log, gpu::sum_each<kLanes>(dts, lane_), a_, dscore);
     if (lane_ % kShare == 0) da_ += slopes.da;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {

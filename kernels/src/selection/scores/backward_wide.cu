@@ -406,9 +406,9 @@ template <class T, int kHeadTiles>
 Result<void> launch(const BackwardCall& call, const Arrays& arrays, Stream stream) {
   constexpr int kBytes = sizeof(Shared<T>);
   FDMA_TRY_VOID(
-      sm90::check_cuda(cudaFuncSetAttribute(backward_wide<T, kHeadTiles>,
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-                       "cudaFuncSetAttribute"));
+      gpu::check_cuda(cudaFuncSetAttribute(backward_wide<T, kHeadTiles>,
+                                           cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+                      "cudaFuncSetAttribute"));
   const std::int64_t width = std::int64_t{call.forward.num_heads} * call.forward.head_dim;
   const dim3 grid(static_cast<unsigned>(ceil_div(width, kTileColumns)),
                   static_cast<unsigned>(arrays.num_parts));

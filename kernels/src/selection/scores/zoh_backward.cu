@@ -60,7 +60,7 @@ class CudaScoreGradients final : public GpuScoreGradients {
     } else {
       FDMA_TRY_VOID(launch_backward_any(call, stream));
     }
-    return sm90::check_cuda(cudaGetLastError(), "zoh_scores_backward: launch");
+    return gpu::check_cuda(cudaGetLastError(), "zoh_scores_backward: launch");
   }
 };
 

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>) score_rows(Devi
         for (int j = 0; j < kSize; ++j) sums[i] = fmaf(x[j], weights[c][j], sums[i]);
       }
     }
-    const float dt = sm90::sum_each<kLanes>(sums, lane);
+    const float dt = gpu::sum_each<kLanes>(sums, lane);
     const std::int64_t mine = std::int64_t{keys.group} * kKeys + lane / (kLanes / kKeys);
     if (lane % (kLanes / kKeys) == 0 && mine < end_of(keys)) {
       store_score(call, keys.batch, head, mine, dt);
@@ -280,7 +280,7 @@ class CudaScores final : public GpuScores {
     call.score_key_stride = scores.strides[2];
     call.result = mode == ZohMode::log ? Scored::log : Scored::exp;
     FDMA_TRY_VOID(launch_scores(call, stream));
-    return sm90::check_cuda(cudaGetLastError(), "zoh_scores: launch");
+    return gpu::check_cuda(cudaGetLastError(), "zoh_scores: launch");
   }
 };
 

@@ -284,9 +284,9 @@ template <class T, int kColumnTiles>
 Result<void> launch(const DeviceScoresCall& call, Stream stream) {
   constexpr int kBytes = Layout<T, kColumnTiles>::kBytes;
   FDMA_TRY_VOID(
-      sm90::check_cuda(cudaFuncSetAttribute(score_wide<T, kColumnTiles>,
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-                       "cudaFuncSetAttribute"));
+      gpu::check_cuda(cudaFuncSetAttribute(score_wide<T, kColumnTiles>,
+                                           cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+                      "cudaFuncSetAttribute"));
   const std::int64_t column_blocks = ceil_div(call.num_heads, 8 * kColumnTiles);
   const std::int64_t others = column_blocks * call.num_batches;
   const std::int64_t ranges =

@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(kThreads)
 class CudaIncrementalTopk final : public GpuIncrementalTopk {
  public:
   Result<void> prepare() const override {
-    return sm90::check_cuda(
+    return gpu::check_cuda(
         cudaFuncSetAttribute(run_step, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(sizeof(StepStorage))),
         "cudaFuncSetAttribute");
@@ -269,7 +269,7 @@ class CudaIncrementalTopk final : public GpuIncrementalTopk {
     if (state.num_rows == 0) return {};
     run_step<<<static_cast<unsigned>(state.num_rows), kThreads, sizeof(StepStorage), stream>>>(
         state, step);
-    return sm90::check_cuda(cudaGetLastError(), "launch of a step of incremental selection");
+    return gpu::check_cuda(cudaGetLastError(), "launch of a step of incremental selection");
   }
 
   Result<void> launch_live_keys(const IncrementalState& state, std::int32_t* keys,
@@ -278,7 +278,7 @@ class CudaIncrementalTopk final : public GpuIncrementalTopk {
     if (state.num_rows == 0) return {};
     find_live_keys<<<static_cast<unsigned>(state.num_rows), kThreads, 0, stream>>>(
         state, keys, row_size, counts);
-    return sm90::check_cuda(cudaGetLastError(), "live_keys: launch");
+    return gpu::check_cuda(cudaGetLastError(), "live_keys: launch");
   }
 };
 

@@ -231,10 +231,9 @@ __global__ void __launch_bounds__(kThreads, 3)
 
 Result<void> prepare_topk() {
   const auto allow = [](auto* kernel, std::int64_t bytes) {
-    return sm90::check_cuda(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        "cudaFuncSetAttribute");
+    return gpu::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                static_cast<int>(bytes)),
+                           "cudaFuncSetAttribute");
   };
   FDMA_TRY_VOID(allow(find_worst_by_samples, sizeof(ThresholdStorage)));
   FDMA_TRY_VOID(allow(find_worst_of_many, kMostParts * kWindowBytes));
@@ -247,19 +246,19 @@ Result<void> launch_thresholds(const TopkCall& call, std::int64_t num_sorted, St
   const char* const what = "launch of the kernel that finds thresholds";
   if (call.samples != nullptr) {
     const dim3 blocks(static_cast<unsigned>(ceil_div(num_sorted, std::int64_t{kThresholdWarps})));
-    return sm90::check_cuda(ptx::launch_overlapping_if(overlaps, find_worst_by_samples, blocks,
-                                                       dim3(kThresholdWarps * 32),
-                                                       static_cast<int>(sizeof(ThresholdStorage)),
-                                                       stream, call, static_cast<int>(num_sorted)),
-                            what);
+    return gpu::check_cuda(ptx::launch_overlapping_if(overlaps, find_worst_by_samples, blocks,
+                                                      dim3(kThresholdWarps * 32),
+                                                      static_cast<int>(sizeof(ThresholdStorage)),
+                                                      stream, call, static_cast<int>(num_sorted)),
+                           what);
   }
   if (call.most_parts <= kFewParts) {
     const dim3 threads((static_cast<unsigned>(call.most_parts) + 31) / 32 * 32);
-    return sm90::check_cuda(ptx::launch_overlapping_if(overlaps, find_worst_of_few, one_a_piece,
-                                                       threads, 0, stream, call),
-                            what);
+    return gpu::check_cuda(ptx::launch_overlapping_if(overlaps, find_worst_of_few, one_a_piece,
+                                                      threads, 0, stream, call),
+                           what);
   }
-  return sm90::check_cuda(
+  return gpu::check_cuda(
       ptx::launch_overlapping_if(overlaps, find_worst_of_many, one_a_piece, dim3(kThreads),
                                  static_cast<int>(call.most_parts * kWindowBytes), stream, call),
       what);
@@ -271,14 +270,14 @@ class CudaTopk final : public GpuTopk {
                       Stream stream) const override {
     if (num_key_segments == 0) return {};
     FDMA_TRY_VOID(prepare_topk());
-    FDMA_TRY_VOID(sm90::check_cuda(
+    FDMA_TRY_VOID(gpu::check_cuda(
         ptx::launch_overlapping_if(ptx::is_worth_overlap(num_key_segments), sort_segments,
                                    dim3(static_cast<unsigned>(num_key_segments)),
                                    dim3(kSortGroupThreads), 0, stream, call),
         "launch of the kernel that sorts pieces"));
     if (num_sorted == 0) return {};
     if (call.most_parts > 1) FDMA_TRY_VOID(launch_thresholds(call, num_sorted, stream));
-    return sm90::check_cuda(
+    return gpu::check_cuda(
         ptx::launch_overlapping_if(ptx::is_worth_overlap(num_sorted), find_evictions,
                                    dim3(static_cast<unsigned>(num_sorted)), dim3(kThreads),
                                    static_cast<int>(sizeof(EvictionStorage)), stream, call),

@@ -18,6 +18,7 @@
 #include "cuda/device_plan.hpp"
 #include "cuda/key_rows.hpp"
 #include "cuda/launch_checks.hpp"
+#include "cuda/query_passes.hpp"
 #include "sm90/backward/attention_backward.hpp"
 #include "sm90/backward/kernels.hpp"
 #include "sm90/backward/workspace.hpp"

@@ -4,8 +4,9 @@
 #include <cstdint>
 
 #include "cuda/device_plan.hpp"
+#include "cuda/key_gradients.hpp"
 #include "fdma/kernels/prepared_plan.hpp"
-#include "sm90/backward/key_gradients.hpp"
+#include "sm90/backward/params.hpp"
 
 namespace fdma::sm90 {
 

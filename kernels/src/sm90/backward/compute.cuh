@@ -21,18 +21,18 @@
 
 #include <cstdint>
 
+#include "cuda/gradient_rows.cuh"
+#include "cuda/mask_fragments.cuh"
+#include "cuda/softmax.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/warpgroup.cuh"
 #include "ptx/wgmma.cuh"
 #include "sm90/backward/dq_semaphore.cuh"
 #include "sm90/backward/params.hpp"
 #include "sm90/backward/ring.cuh"
-#include "sm90/backward/rows.cuh"
 #include "sm90/backward/shifts.cuh"
 #include "sm90/backward/worklist.cuh"
-#include "sm90/forward/mask_fragments.cuh"
 #include "sm90/shared/fragment.hpp"
-#include "sm90/shared/softmax.cuh"
 
 namespace fdma::sm90 {
 

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 
+#include "cuda/mask_fragments.cuh"
 #include "ptx/addresses.cuh"
 #include "ptx/counters.cuh"
 #include "ptx/mbarrier.cuh"
@@ -25,7 +26,6 @@
 #include "ptx/warpgroup.cuh"
 #include "sm90/backward/params.hpp"
 #include "sm90/backward/ring.cuh"
-#include "sm90/forward/mask_fragments.cuh"
 
 namespace fdma::sm90 {
 

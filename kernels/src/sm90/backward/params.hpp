@@ -1,5 +1,5 @@
-// Arguments of the backward kernels, the words their warps exchange, and the layouts of shared
-// memory and of the dQ accumulators in the workspace.
+// Arguments of the main backward kernel, the words its warps exchange, and the layout of shared
+// memory.
 //
 // A backward plan is the plan of the transposed mask: its rows are keys, its columns are queries.
 // In code shared with the forward kernel (TileWalk, mask fragments) a query therefore means a row
@@ -12,51 +12,13 @@
 #include <type_traits>
 
 #include "call/strided_views.hpp"
+#include "cuda/query_places.hpp"
+#include "cuda/rows_view.hpp"
 #include "fdma/kernels/kv_worklist.hpp"
 #include "sm90/forward/params.hpp"
 #include "sm90/shared/fragment.hpp"
 
 namespace fdma::sm90 {
-
-/// A tensor [batch, row, head, column] on the device.
-struct RowsView {
-  void* data;
-  TensorStrides strides;
-  bool is_float32;  ///< otherwise of the kernel's 16-bit type
-};
-
-/// Places of per-query values and of dQ accumulators of one call. Rows are padded to tiles; heads
-/// follow one another.
-struct QueryPlaces {
-  float* lse_log2;  ///< [batch * heads_q, padded_q_len]: +inf for rows without keys or past the end
-  float* deltas;    ///< the same: D
-  /// The same, two values per row: the correction of D, with DeltaSource::corrected
-  float* missing;
-  float* dq_accum;  ///< [batch * heads_q, padded_q_len / 64] tiles of 64 x kDim, below
-  std::int32_t heads_q;
-  std::int32_t padded_q_len;  ///< a multiple of kTileKeys
-
-  FDMA_HOST_DEVICE std::int64_t first_row(std::int32_t batch, std::int32_t head) const {
-    return (std::int64_t{batch} * heads_q + head) * padded_q_len;
-  }
-};
-
-/// The fp32 accumulators of dQ are kept in the order of accumulator registers (fragment.hpp). A
-/// tile has 64 rows. For the columns that one warpgroup computes it holds the warps one after the
-/// other (16 rows each), and for each warp and 8 columns four floats a lane. The values that a warp
-/// adds are consecutive.
-inline constexpr int kSumRows = 64;
-template <int kDim>
-inline constexpr int kSumColumns = kDim <= 128 ? kDim : kDim / 2;  ///< of one warpgroup
-inline constexpr int kSumLanes = 32 * 4;  ///< floats of a warp for 8 columns
-
-/// Offset in a tile of accumulators of the four floats that a thread of a warpgroup has for 8
-/// columns.
-template <int kDim>
-FDMA_HOST_DEVICE constexpr int sum_place(int thread, int column) {
-  return (column / kSumColumns<kDim> * 4 + thread / 32) * (kSumColumns<kDim> * 16) +
-         column % kSumColumns<kDim> / 8 * kSumLanes + thread % 32 * 4;
-}
 
 /// The kv worklist of a launch over worklist keys (plan/kv_worklist.hpp) in device memory. An uploaded
 /// plan holds it, or kernels before the launch make it.

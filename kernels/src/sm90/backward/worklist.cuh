@@ -11,13 +11,13 @@
 
 #include <cstdint>
 
+#include "cuda/mask_fragments.cuh"
 #include "ptx/async_copy.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/warpgroup.cuh"
 #include "sm90/backward/params.hpp"
 #include "sm90/backward/ring.cuh"
 #include "sm90/forward/load.cuh"
-#include "sm90/forward/mask_fragments.cuh"
 
 namespace fdma::sm90 {
 

@@ -24,12 +24,12 @@
 
 #include <cstdint>
 
+#include "cuda/mask_fragments.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
 #include "sm90/backward/dq_semaphore.cuh"
 #include "sm90/backward/params.hpp"
-#include "sm90/forward/mask_fragments.cuh"
 
 namespace fdma::sm90 {
 

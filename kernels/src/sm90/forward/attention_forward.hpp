@@ -5,6 +5,7 @@
 
 #include "cuda/device_plan.hpp"
 #include "fdma/kernels/prepared_plan.hpp"
+#include "sm90/shared/neutral.hpp"
 
 namespace fdma::sm90 {
 

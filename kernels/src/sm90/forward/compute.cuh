@@ -12,6 +12,8 @@
 #include <type_traits>
 
 #include "cuda/out_low.cuh"
+#include "cuda/quad_transpose.cuh"
+#include "cuda/softmax.cuh"
 #include "ptx/addresses.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
@@ -22,8 +24,6 @@
 #include "sm90/forward/params.hpp"
 #include "sm90/forward/store.cuh"
 #include "sm90/shared/fragment.hpp"
-#include "sm90/shared/quad_transpose.cuh"
-#include "sm90/shared/softmax.cuh"
 
 namespace fdma::sm90 {
 

@@ -22,13 +22,13 @@
 
 #include <cstdint>
 
+#include "cuda/mask_fragments.cuh"
 #include "ptx/addresses.cuh"
 #include "ptx/async_copy.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
 #include "sm90/forward/bias_terms.cuh"
-#include "sm90/forward/mask_fragments.cuh"
 #include "sm90/forward/params.hpp"
 
 namespace fdma::sm90 {

@@ -7,68 +7,18 @@
 
 #include <cstdint>
 
-#include "cuda/partials.hpp"
-#include "fdma/kernels/segment_iterator.hpp"
+#include "cuda/mask_fragments.cuh"
+#include "cuda/tile_walk.cuh"
+#include "cuda/work_tiles.cuh"
 #include "ptx/addresses.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
 #include "sm90/forward/gather.cuh"
-#include "sm90/forward/mask_fragments.cuh"
 #include "sm90/forward/params.hpp"
 
 namespace fdma::sm90 {
-
-/// The segments of a broadcast work tile: the plan's, or those that lie behind the work tile in
-/// shared memory.
-template <class Layout>
-__device__ __forceinline__ const PlanSegment* segments_of(const PlanArrays& plan,
-                                                          const BroadcastTile& work_tile,
-                                                          std::uint32_t slot) {
-  if (work_tile.first_segment != kOwnSegments) return plan.segments;
-  return static_cast<const PlanSegment*>(
-      __cvta_shared_to_generic(slot + Layout::kWorkTileSegments));
-}
-
-/// Walks the tiles of a broadcast work tile. A work tile without keys has one tile, which has no
-/// cells.
-class TileWalk {
- public:
-  __device__ __forceinline__ TileWalk(const PlanSegment* segments, const BroadcastTile& work_tile)
-      : iterator_(segments,
-                  WorkTile{0, 0, 0, work_tile.step, max(work_tile.first_segment, 0),
-                           work_tile.num_segments, 0, 0, work_tile.first_tile, kWholeRow}),
-        q_begin_(work_tile.q_begin),
-        kv_len_(work_tile.kv_len) {}
-
-  /// Called num_tiles times.
-  __device__ __forceinline__ void next(TileStep& step, TilePlace& place) {
-    place = {q_begin_, 0, kv_len_};
-    if (iterator_.next(step)) {
-      place.key_begin = step.tile * kTileKeys;
-    } else {
-      step = {PlanSegmentKind::full, 0, 0, 0};
-      place.kv_len = 0;
-    }
-  }
-
- private:
-  SegmentIterator iterator_;
-  std::int32_t q_begin_;
-  std::int32_t kv_len_;
-};
-
-__device__ __forceinline__ bool needs_fragments(const TileStep& step, const TilePlace& place) {
-  return step.kind != PlanSegmentKind::full || is_ragged(place);
-}
-
-/// True iff a copy of `num_keys` keys from `key` would bring along rows of V past the element's
-/// last key. These rows may hold anything, and 0 * NaN is NaN.
-__device__ __forceinline__ bool has_foreign_tail(const TilePlace& place, int key, int num_keys,
-                                                 int v_rows) {
-  return place.kv_len - key < num_keys && v_rows > place.kv_len;
-}
 
 constexpr std::uint32_t kGatherInsertions = kGatherWarps * ptx::kWarpInsertions;  ///< for a step
 
@@ -84,114 +34,6 @@ template <class Layout>
 __device__ __forceinline__ std::uint32_t v_tail_barrier(std::uint32_t base, int stage,
                                                         int mask_warp) {
   return base + Layout::kVTail + 8 * (stage * kMaskWarps + mask_warp);
-}
-
-/// Work tile `index` of the plan, with num_tiles kNoWorkTile after the last one. Plans of gathering
-/// kernels always hold work tiles.
-///
-/// In a closed-form plan work tiles are counted by batch element, groups of KV heads in L2
-/// (heads_in_l2), tile rows, heads and splits of a row. q_tile is then the rank of the tile row,
-/// and first_tile is the split.
-template <bool kGather = false, class Params>
-__device__ __forceinline__ WorkTile read_work(const Params& p, std::int32_t index) {
-  const PlanArrays& plan = p.plan;
-  WorkTile work_tile{};
-  if (index >= plan.num_work_tiles) {
-    work_tile.num_tiles = kNoWorkTile;
-    return work_tile;
-  }
-  if (kGather || plan.num_closed_forms == 0) return plan.work_tiles[index];
-  const int per_head = plan.max_tile_rows * plan.num_splits * plan.num_sets;  // per KV head
-  const int per_batch = per_head * plan.heads_kv;
-  work_tile.batch = index / per_batch;
-  int rest = index % per_batch;
-  const int l2_group = rest / (per_head * plan.heads_in_l2);
-  rest -= l2_group * per_head * plan.heads_in_l2;
-  const int first_head = l2_group * plan.heads_in_l2;
-  const int per_row =
-      min(plan.heads_in_l2, plan.heads_kv - first_head) * plan.num_sets * plan.num_splits;
-  work_tile.q_tile = rest / per_row;
-  rest -= work_tile.q_tile * per_row;
-  const int set = rest / plan.num_splits;
-  work_tile.first_tile = rest % plan.num_splits;
-  work_tile.head =
-      (first_head + set / plan.num_sets) * p.group_size + (set % plan.num_sets << plan.pack_shift);
-  work_tile.first_segment = kOwnSegments;
-  return work_tile;
-}
-
-/// Address of the tile row of a work tile of a closed-form plan, before set_row.
-template <class Params>
-__device__ __forceinline__ const TileRow* row_of(const Params& p, const WorkTile& work_tile) {
-  return p.tile_rows + static_cast<std::int64_t>(work_tile.batch) * p.plan.max_tile_rows +
-         work_tile.q_tile;
-}
-
-/// Reads the tile row of a work tile ahead. Its band would take too many registers until the work
-/// tile is broadcast, so it is only prefetched.
-template <class Params>
-__device__ __forceinline__ TileRowTiles read_row(const Params& p, const WorkTile& work_tile) {
-  if (work_tile.num_tiles == kNoWorkTile || work_tile.first_segment != kOwnSegments)
-    return TileRowTiles{};
-  const TileRow* row = row_of(p, work_tile);
-  ptx::prefetch_l1(&row->band);
-  return row->tiles;
-}
-
-/// Sets the members of a work tile that follow from its tile row.
-__device__ __forceinline__ void set_row(const PlanArrays& plan, const TileRowTiles& row,
-                                        int head_in_group, int kv_head, WorkTile& work_tile) {
-  const int split = work_tile.first_tile;
-  work_tile.q_tile = row.q_tile;
-  work_tile.num_tiles = row.num_tiles;
-  work_tile.first_tile = 0;
-  work_tile.partial = kWholeRow;
-  if (plan.num_splits > 1) {
-    const SplitGrid grid{plan.max_tile_rows, plan.heads_kv * plan.num_sets, plan.num_splits};
-    const int set = kv_head * plan.num_sets + (head_in_group >> plan.pack_shift);
-    work_tile.partial = grid.partial_of(work_tile.batch, work_tile.q_tile, set, split);
-    work_tile.first_tile = grid.first_tile(row.num_tiles, split);
-    work_tile.num_tiles = grid.first_tile(row.num_tiles, split + 1) - work_tile.first_tile;
-  }
-}
-
-/// Writes the segments of a run of tiles to `to` after `count` others, and counts them.
-__device__ __forceinline__ void store_tile_run(std::uint32_t to,
-                                               const ClosedFormWalk::TileRun& tile_run,
-                                               int& count) {
-  const auto store = [&](int first, int end, PlanSegmentKind kind) {
-    if (first >= end) return;
-    const std::uint32_t at = to + count * static_cast<int>(sizeof(PlanSegment));
-    ptx::store_words2(at, first, end);
-    ptx::store_words2(at + 8, 0, 0);
-    ptx::store_words2(at + 16, static_cast<int>(kind), 0);
-    ++count;
-  };
-  const int full_first = min(max(tile_run.full_first, tile_run.first), tile_run.end);
-  const int full_end = min(max(tile_run.full_end, full_first), tile_run.end);
-  store(tile_run.first, full_first, PlanSegmentKind::closed_form);
-  store(full_first, full_end, PlanSegmentKind::full);
-  store(full_end, tile_run.end, PlanSegmentKind::closed_form);
-}
-
-/// Writes the segments of a tile row behind its work tile; returns their number.
-__device__ __forceinline__ int store_segments(std::uint32_t to, const TileRowTiles& row) {
-  int count = 0;
-#pragma unroll
-  for (const ClosedFormWalk::TileRun& tile_run : row.tile_runs) store_tile_run(to, tile_run, count);
-  return count;
-}
-
-__device__ __forceinline__ void store_work_tile(std::uint32_t slot,
-                                                const BroadcastTile& work_tile) {
-  store_words(slot,
-              make_uint4(work_tile.num_tiles, work_tile.q_begin, work_tile.head, work_tile.batch));
-  store_words(slot + 16, make_uint4(work_tile.q_len, work_tile.kv_len, work_tile.first_segment,
-                                    work_tile.num_segments));
-  store_words(slot + 32, make_uint4(work_tile.step, work_tile.first_tile, work_tile.partial,
-                                    work_tile.first_document));
-  store_words(slot + 48, make_uint4(work_tile.last_document, work_tile.kv_head,
-                                    work_tile.head_in_group, work_tile.num_heads));
 }
 
 /// Takes work tiles until there are none, broadcasts each and loads its tiles in the order in which

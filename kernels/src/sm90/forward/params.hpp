@@ -1,5 +1,4 @@
-// Arguments of the forward kernel, the work tile as it is broadcast in shared memory, and the
-// layout of that shared memory. Host code fills ForwardParams; the layout is shared with device
+// Arguments of the forward kernel and the layout of its shared memory. Host code fills ForwardParams; the layout is shared with device
 // code.
 #pragma once
 
@@ -12,6 +11,9 @@
 #include "cuda/partials.hpp"
 #include "cuda/plan_arrays.hpp"
 #include "cuda/tile_rows.hpp"
+#include "cuda/work_tile.hpp"
+#include "sm90/shared/fragment.hpp"
+#include "sm90/shared/neutral.hpp"
 
 namespace fdma::sm90 {
 
@@ -50,51 +52,15 @@ struct ForwardParams {
   std::int64_t max_permuted_keys;
 };
 
-inline constexpr int kTileRows = 128;
-inline constexpr int kTileKeys = 128;
 /// The keys of the last index tile of a kv index list are copied by this many at a time
 inline constexpr int kCopyKeys = 32;
-inline constexpr int kHalfRows = 64;  ///< rows of one of the two computing warpgroups
 inline constexpr int kForwardThreads = 384;
 inline constexpr int kGatherWarps = 4;  ///< additional warps of the gathering kernels
 inline constexpr int kGatherThreads = 32 * kGatherWarps;
 inline constexpr int kComputeWarps = 8;
 inline constexpr int kMaskWarps = 2;
 
-inline constexpr std::int32_t kNoWorkTile = -1;  ///< in place of a work tile after the last
-
-/// A work tile as the loading thread broadcasts it to the other warps.
-struct alignas(16) BroadcastTile {
-  std::int32_t num_tiles;  ///< at least 1, or kNoWorkTile
-  std::int32_t q_begin;    ///< first query row
-  std::int32_t head;       ///< the first one, if the tile has several
-  std::int32_t batch;
-  std::int32_t q_len;
-  /// Number of keys in the coordinates of its tiles
-  std::int32_t kv_len;
-  std::int32_t first_segment;  ///< of the plan, or kOwnSegments
-  std::int32_t num_segments;
-  std::int32_t step;
-  /// Tiles of its segments that belong to another work tile
-  std::int32_t first_tile;
-  /// Index of its partial result, or kWholeRow
-  std::int32_t partial;
-  /// Documents of its rows in closed-form plans. Or kPermutedKeys
-  std::int32_t first_document, last_document;
-  std::int32_t kv_head;
-  std::int32_t head_in_group;  ///< head - kv_head * group_size
-  std::int32_t num_heads;      ///< existing heads that share the tile
-};
-
-/// In place of a first document (-1 stands for rows before the first document): the tiles count
-/// keys of the kv permutation.
-inline constexpr std::int32_t kPermutedKeys = -2;
-
 inline constexpr int kMaxBlockBytes = 232448;  ///< of shared memory
-
-/// In place of a first segment: the segments lie behind the work tile in shared memory.
-inline constexpr std::int32_t kOwnSegments = -1;
-inline constexpr int kMaxOwnSegments = 6;
 
 /// Byte offsets in shared memory, from a 1024-aligned base, of the kernel for head_dim up to kDimQk
 /// and head_dim_v up to kDimV.

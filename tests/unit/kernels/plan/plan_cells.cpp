@@ -12,7 +12,7 @@
 #include "backend/worklist_cells.hpp"
 #include "fdma/base/overloads.hpp"
 #include "fdma/kernels/segment_iterator.hpp"
-#include "sm90/shared/fragment.hpp"
+#include "plan/thread_cells.hpp"
 
 namespace fdma::testing {
 namespace {
@@ -24,7 +24,7 @@ const std::vector<std::size_t>& thread_bits() {
     for (int thread = 0; thread < 256; ++thread) {
       for (int word = 0; word < 2; ++word) {
         for (int bit = 0; bit < 32; ++bit) {
-          const sm90::FragmentCell cell = sm90::mask_cell(thread % 128, word, bit);
+          const gpu::FragmentCell cell = gpu::mask_cell(thread % 128, word, bit);
           of_cell[static_cast<std::size_t>((thread / 128 * 64 + cell.row) * 128 + cell.col)] =
               static_cast<std::size_t>((2 * thread + word) * 32 + bit);
         }

@@ -12,7 +12,7 @@
 #include "plan/bitmap_order.hpp"
 #include "plan/plan_cells.hpp"
 #include "plan/plan_forms.hpp"
-#include "sm90/shared/fragment.hpp"
+#include "plan/thread_cells.hpp"
 
 namespace fdma {
 namespace {
@@ -35,7 +35,7 @@ std::vector<std::size_t> bits_of_cells() {
   for (int thread = 0; thread < 256; ++thread) {
     for (int word = 0; word < 2; ++word) {
       for (int bit = 0; bit < 32; ++bit) {
-        const sm90::FragmentCell cell = sm90::mask_cell(thread % 128, word, bit);
+        const gpu::FragmentCell cell = gpu::mask_cell(thread % 128, word, bit);
         bits[static_cast<std::size_t>((thread / 128 * 64 + cell.row) * 128 + cell.col)] =
             static_cast<std::size_t>((2 * thread + word) * 32 + bit);
       }

@@ -446,13 +446,13 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfPackedHeads) {
 }
 
 TEST(PartialLayout, PutsOutputsBeforeTheirSums) {
-  const sm90::PartialLayout layout{128, 4};
+  const gpu::PartialLayout layout{128, 4};
   EXPECT_EQ(layout.out_at(0, 0), 0);
   EXPECT_EQ(layout.out_at(2, 3), (2 * 128 + 3) * 128 * 4);
   EXPECT_EQ(layout.lse_at(0, 0), 4 * 65536);
   EXPECT_EQ(layout.lse_at(2, 3), 4 * 65536 + 2 * 512 + 12);
   EXPECT_EQ(layout.bytes(), 4 * 65536 + 4 * 512);
-  const sm90::SplitGrid grid{3, 5, 4};
+  const gpu::SplitGrid grid{3, 5, 4};
   std::int32_t next = 0;
   for (std::int32_t b = 0; b < 2; ++b)
     for (std::int32_t q = 0; q < 3; ++q)

@@ -7,7 +7,7 @@
 #include <random>
 #include <string>
 
-#include "sm90/shared/band_fragments.hpp"
+#include "cuda/band_fragments.hpp"
 
 namespace fdma {
 namespace {
@@ -18,8 +18,8 @@ constexpr int kRows = 128, kWarpgroup = 128;
 std::array<std::uint32_t, 512> words_of(const ClosedFormBand& band, int first_column) {
   std::array<std::uint32_t, 512> all{};
   for (int lane = 0; lane < 32; ++lane) {
-    const sm90::BandFragments band_fragments(band, first_column, lane);
-    for (int piece = 0; piece < sm90::BandFragments::kPieces; ++piece) {
+    const gpu::BandFragments band_fragments(band, first_column, lane);
+    for (int piece = 0; piece < gpu::BandFragments::kPieces; ++piece) {
       std::uint32_t words[4];
       band_fragments.make(piece, words);
       std::copy(words, words + 4, all.begin() + 4 * (lane + 32 * piece));
@@ -34,7 +34,7 @@ std::string cell_error(const ClosedFormBand& band, int first_column) {
   for (int thread = 0; thread < 2 * kWarpgroup; ++thread) {
     for (int word = 0; word < 2; ++word) {
       for (int bit = 0; bit < 32; ++bit) {
-        const sm90::FragmentCell cell = sm90::mask_cell(thread % kWarpgroup, word, bit);
+        const gpu::FragmentCell cell = gpu::mask_cell(thread % kWarpgroup, word, bit);
         const int row = thread / kWarpgroup * 64 + cell.row;
         const ClosedFormRange keys = band[row];
         const int column = first_column + cell.col;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/mask_bits.hpp"
 #include "sm90/shared/fragment.hpp"
 
 namespace fdma::sm90 {

@@ -7,11 +7,12 @@
 
 #include <cstdint>
 
+#include "call/strided_views.hpp"
+#include "cuda/rows_view.hpp"
 #include "fdma/base/interval.hpp"
 #include "fdma/kernels/kv_worklist.hpp"
-#include "sm90/backward/params.hpp"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 /// Accumulator rows in groups of equal capacity: one group for each KV head, or one for all. A key
 /// may have several consecutive rows, which are added up in their order.
@@ -49,4 +50,4 @@ cudaError_t zero_key_gradients(const KeyGradientParams& params, cudaStream_t str
 template <class T>
 cudaError_t store_key_gradients(const KeyGradientParams& params, cudaStream_t stream);
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

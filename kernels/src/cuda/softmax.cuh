@@ -29,7 +29,7 @@
 #include "ptx/arithmetic.cuh"
 #include "ptx/warpgroup.cuh"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 /// For bfloat16, sums of 2^17 such weights times values are far below the largest float32. float16
 /// ends at 2^16.
@@ -267,4 +267,4 @@ __device__ __forceinline__ void zero_rows(float (&out)[kCount], const float (&in
   }
 }
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

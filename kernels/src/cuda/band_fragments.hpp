@@ -1,4 +1,4 @@
-// Mask fragments of a tile (fragment.hpp: mask_cell) whose rows are a ClosedFormBand: the words
+// Mask fragments of a tile (thread_cells.hpp: mask_cell) whose rows are a ClosedFormBand: the words
 // that one lane of a warp makes. These are pure functions, the same on host and device. write_band
 // (mask_fragments.cuh) calls them.
 //
@@ -11,10 +11,11 @@
 
 #include <cstdint>
 
+#include "cuda/mask_bits.hpp"
 #include "fdma/kernels/closed_form_mask.hpp"
-#include "sm90/shared/fragment.hpp"
+#include "fdma/kernels/host_device.hpp"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 class BandFragments {
  public:
@@ -68,4 +69,4 @@ class BandFragments {
   std::uint32_t first_[2], last_[2];
 };
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

@@ -1,44 +1,21 @@
-// Mask fragments: the mask of one tile as two words for each thread (fragment.hpp: mask_cell). One
+// Mask fragments: the mask of one tile as two words for each thread (plan/thread_cells.hpp:
+// mask_cell). One
 // warp makes them in shared memory from any kind of plan segment. The mask warps of the forward and
 // the backward kernel call write_mask.
 #pragma once
 
 #include <cstdint>
 
+#include "cuda/band_fragments.hpp"
+#include "cuda/mask_bits.hpp"
+#include "cuda/tile_rows.hpp"
+#include "cuda/tile_walk.cuh"
+#include "cuda/work_tiles.cuh"
 #include "fdma/kernels/segment_iterator.hpp"
 #include "ptx/addresses.cuh"
-#include "ptx/mbarrier.cuh"
 #include "ptx/warpgroup.cuh"
-#include "sm90/forward/params.hpp"
-#include "sm90/shared/band_fragments.hpp"
-#include "sm90/shared/fragment.hpp"
 
-namespace fdma::sm90 {
-
-using ptx::load_words, ptx::store_words;
-
-/// Position of a tile: keys [key_begin, key_begin + 128) and rows from q_begin on of an element.
-struct TilePlace {
-  std::int32_t q_begin;
-  std::int32_t key_begin;
-  std::int32_t kv_len;
-};
-
-/// True iff keys of the tile lie past the end, so that even a full tile has cells that do not
-/// exist.
-__device__ __forceinline__ bool is_ragged(const TilePlace& place) {
-  return place.kv_len - place.key_begin < kTileKeys;
-}
-
-__device__ __forceinline__ BroadcastTile read_work_tile(std::uint32_t slot) {
-  const uint4 a = load_words(slot), b = load_words(slot + 16), c = load_words(slot + 32),
-              d = load_words(slot + 48);
-  return {
-      static_cast<int>(a.x), static_cast<int>(a.y), static_cast<int>(a.z), static_cast<int>(a.w),
-      static_cast<int>(b.x), static_cast<int>(b.y), static_cast<int>(b.z), static_cast<int>(b.w),
-      static_cast<int>(c.x), static_cast<int>(c.y), static_cast<int>(c.z), static_cast<int>(c.w),
-      static_cast<int>(d.x), static_cast<int>(d.y), static_cast<int>(d.z), static_cast<int>(d.w)};
-}
+namespace fdma::gpu {
 
 /// Words of two neighbouring threads, of which the first has columns 2 * quad and so on, with the
 /// columns below `limit` set.
@@ -51,7 +28,6 @@ __device__ __forceinline__ uint4 operator&(const uint4& a, const uint4& b) {
 }
 
 constexpr int kWordQuads = 128;  ///< 16-byte pieces of a tile's words
-constexpr int kWarpSize = 32;
 
 /// Writes a bitmap, or all cells if there is none, cut at kv_len. With `limit` 0 there is no cell.
 /// kAtOnce pieces of a lane are read together.
@@ -333,4 +309,4 @@ __device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
   }
 }
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

@@ -3,13 +3,14 @@
 
 #include <cstdint>
 
+#include "cuda/quad_transpose.cuh"
+#include "cuda/rows_view.hpp"
+#include "fdma/kernels/host_device.hpp"
 #include "ptx/warpgroup.cuh"
-#include "sm90/backward/params.hpp"
-#include "sm90/shared/quad_transpose.cuh"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
-/// Writes a thread's part of row i of its two rows (fragment.hpp: accumulator_cell), times
+/// Writes a thread's part of row i of its two rows (plan/thread_cells.hpp: accumulator_cell), times
 /// `factor`. Columns [0, kDim) of `x` go to columns of `to` from first_column on, as far as they
 /// are below `head_dim`. All lanes of a warp call it; `exists` is set for lanes whose row exists.
 /// `at` is the element of first_column in the row.
@@ -59,7 +60,7 @@ __device__ __forceinline__ void store_gradient_rows(const RowsView& to, std::int
 }
 
 /// Offset of column `column` in an accumulator row of worklist keys. The four columns of two
-/// products that a thread has of a row are consecutive (fragment.hpp: accumulator_cell).
+/// products that a thread has of a row are consecutive (plan/thread_cells.hpp: accumulator_cell).
 FDMA_HOST_DEVICE constexpr int worklist_accum_place(int column) {
   return column / 16 * 16 + column % 8 / 2 * 4 + column / 8 % 2 * 2 + column % 2;
 }
@@ -92,4 +93,4 @@ __device__ __forceinline__ void set_worklist_rows(const RowsView& to, std::int64
   }
 }
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 
 /// Transposes 4 x 4 words among the four lanes of a quad: word i of lane t becomes word t of lane
 /// i.
@@ -19,4 +19,4 @@ __device__ __forceinline__ void transpose_in_quad(std::uint32_t (&words)[4], int
   exchange(words[1], words[3], 2);
 }
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

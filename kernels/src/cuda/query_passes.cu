@@ -2,16 +2,17 @@
 // each query; store_kernel stores dQ from its accumulators. Both are bound by memory.
 #include <algorithm>
 
+#include "cuda/gradient_rows.cuh"
 #include "cuda/lane_sums.cuh"
 #include "cuda/out_low.cuh"
+#include "cuda/query_passes.hpp"
+#include "cuda/work_tile.hpp"
+#include "plan/thread_cells.hpp"
 #include "ptx/grid.cuh"
 #include "ptx/loads.cuh"
 #include "ptx/warpgroup.cuh"
-#include "sm90/backward/kernels.hpp"
-#include "sm90/backward/rows.cuh"
-#include "sm90/shared/fragment.hpp"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 namespace {
 
 constexpr unsigned kMaxGridY = 65535;
@@ -251,4 +252,4 @@ template cudaError_t prepare_queries<__half>(const QueryParams&, cudaStream_t);
 template cudaError_t store_query_gradients<__nv_bfloat16>(const QueryParams&, cudaStream_t);
 template cudaError_t store_query_gradients<__half>(const QueryParams&, cudaStream_t);
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu

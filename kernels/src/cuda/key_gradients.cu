@@ -5,11 +5,11 @@
 
 #include <algorithm>
 
+#include "cuda/gradient_rows.cuh"
+#include "cuda/key_gradients.hpp"
 #include "ptx/warpgroup.cuh"
-#include "sm90/backward/key_gradients.hpp"
-#include "sm90/backward/rows.cuh"
 
-namespace fdma::sm90 {
+namespace fdma::gpu {
 namespace {
 
 constexpr int kThreads = 256;
@@ -339,4 +339,4 @@ cudaError_t store_key_gradients(const KeyGradientParams& params, cudaStream_t st
 template cudaError_t store_key_gradients<__nv_bfloat16>(const KeyGradientParams&, cudaStream_t);
 template cudaError_t store_key_gradients<__half>(const KeyGradientParams&, cudaStream_t);
 
-}  // namespace fdma::sm90
+}  // namespace fdma::gpu
