@@ -273,8 +273,9 @@ __device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArra
 /// Writes the words of a tile that needs them. All lanes of a warp call it. `work_tile_address` and
 /// `band_address` point to the work tile's words as they are broadcast. `p` are parameters of the
 /// forward or the backward kernel. kQuads is the number of quads that write_columns takes at once,
-/// and of bitmap pieces read together. Gathering plans have no closed-form mask.
-template <int kQuads, bool kGather = false, class Params>
+/// and of bitmap pieces read together. Without kTakesClosedForms the
+/// plan is no closed-form plan.
+template <int kQuads, bool kTakesClosedForms = true, class Params>
 __device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
                                            std::uint32_t work_tile_address,
                                            std::uint32_t band_address, const TileStep& step,
@@ -292,7 +293,7 @@ __device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
                            lane);
       return;
     case PlanSegmentKind::closed_form: {
-      if constexpr (!kGather) {
+      if constexpr (kTakesClosedForms) {
         const ClosedFormBand band = load_band(band_address);
         if (band.is_valid != 0) {
           write_band(slot, band, place.key_begin, lane);

@@ -64,21 +64,6 @@ __device__ __forceinline__ void apply_fragments(float (&s)[kCount], std::uint32_
   }
 }
 
-/// s <- s * scale + bias of its column. `biases` is the shared address of the thread's first
-/// column.
-template <int kCount>
-__device__ __forceinline__ void scale_and_bias(float (&s)[kCount], float scale,
-                                               std::uint32_t biases) {
-#pragma unroll
-  for (int j = 0; j < kCount / 4; ++j) {
-    const float2 bias = ptx::load_pair(biases + 32 * j);
-    s[4 * j] = fmaf(s[4 * j], scale, bias.x);
-    s[4 * j + 1] = fmaf(s[4 * j + 1], scale, bias.y);
-    s[4 * j + 2] = fmaf(s[4 * j + 2], scale, bias.x);
-    s[4 * j + 3] = fmaf(s[4 * j + 3], scale, bias.y);
-  }
-}
-
 /// The largest score of each of the thread's rows in a step.
 template <int kCount>
 __device__ __forceinline__ float2 row_maxima(const float (&s)[kCount]) {
@@ -122,14 +107,15 @@ __device__ __forceinline__ void softmax_first(float (&s)[kCount], RowState& stat
   state.sum[1] += sum1;
 }
 
-/// Computes the exponentials of a step as elements T; returns their sum over the thread's columns
-/// of each row. `wait` waits until `probabilities` may be written. 4 * kFirst exponentials are
+/// Computes the exponentials of a step, weighted(x, i, column) of them as elements T; returns the
+/// sum of the exponentials over the thread's columns of each row. `wait` waits until `probabilities` may be written. 4 * kFirst exponentials are
 /// computed before it, and `value`, not negative, holds them there (ptx::compute_before).
-template <class T, int kFirst, bool kHold, int kCount, int kPieces, class Wait>
+template <class T, int kFirst, bool kHold, int kCount, int kPieces, class Weighted, class Wait>
 __device__ __forceinline__ float2 exponentials(const float (&s)[kCount], const RowState& state,
                                                float scale,
                                                std::uint32_t (&probabilities)[kPieces][4],
-                                               int value, const Wait& wait) {
+                                               int value, const Weighted& weighted,
+                                               const Wait& wait) {
   const float base0 = state.max[0] == -INFINITY ? 0.0f : state.max[0] * scale;
   const float base1 = state.max[1] == -INFINITY ? 0.0f : state.max[1] * scale;
   float2 sum = make_float2(0.0f, 0.0f);
@@ -144,8 +130,11 @@ __device__ __forceinline__ float2 exponentials(const float (&s)[kCount], const R
     sum.y += x[3];
   };
   const auto store = [&](int j, const float(&x)[4]) {
-    probabilities[j / 2][j % 2 * 2] = ptx::pack<T>(x[0], x[1]);
-    probabilities[j / 2][j % 2 * 2 + 1] = ptx::pack<T>(x[2], x[3]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      probabilities[j / 2][j % 2 * 2 + i] =
+          ptx::pack<T>(weighted(x[2 * i], i, 8 * j), weighted(x[2 * i + 1], i, 8 * j + 1));
+    }
   };
   float first[kFirst > 0 ? kFirst : 1][4];
 #pragma unroll
@@ -196,15 +185,18 @@ __device__ __forceinline__ bool raise_maximum(const float (&s)[kCount], RowState
 /// Computes the weights of a step after the first, as elements T; updates state and outputs. scale
 /// > 0. `wait` waits until the outputs and `probabilities` are available, after the first
 /// exponentials (exponentials).
-template <class T, int kFirst, bool kHold, int kCount, int kPieces, int kOut, class Wait>
+template <class T, int kFirst, bool kHold, int kCount, int kPieces, int kOut, class Weighted,
+          class Wait>
 __device__ __forceinline__ void weigh(const float (&s)[kCount], RowState& state, float scale,
                                       std::uint32_t (&probabilities)[kPieces][4],
-                                      float (&out)[kOut], int value, const Wait& wait) {
-  float2 sum = exponentials<T, kFirst, kHold>(s, state, scale, probabilities, value, wait);
+                                      float (&out)[kOut], int value, const Weighted& weighted,
+                                      const Wait& wait) {
+  float2 sum =
+      exponentials<T, kFirst, kHold>(s, state, scale, probabilities, value, weighted, wait);
   const bool is_large = fmaxf(sum.x, sum.y) > kLargeSum<T>;
   const bool is_first = fminf(state.max[0], state.max[1]) == -INFINITY;
   if (__any_sync(~0u, is_large || is_first) && raise_maximum<T>(s, state, scale, out)) {
-    sum = exponentials<T, 0, false>(s, state, scale, probabilities, value, [] {});
+    sum = exponentials<T, 0, false>(s, state, scale, probabilities, value, weighted, [] {});
   }
   state.sum[0] += sum.x;
   state.sum[1] += sum.y;
@@ -223,16 +215,18 @@ __device__ __forceinline__ float2 inverse_and_log2(float sum) {
 }
 
 /// After the last tile: computes the factor of each output row (0 for a row without keys) and its
-/// logsumexp (natural logarithm). `kStraight`: without branches.
-template <bool kStraight>
+/// logsumexp (natural logarithm). finish(sum, maximum, i) is the score's finish_row. `kStraight`:
+/// without branches.
+template <bool kStraight, class Finish>
 __device__ __forceinline__ void finish_rows(const RowState& state, float scale, float (&inverse)[2],
-                                            float (&lse)[2]) {
+                                            float (&lse)[2], const Finish& finish) {
   constexpr float kLn2 = 0.693147180559945309417f;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     float sum = state.sum[i];
     sum += __shfl_xor_sync(~0u, sum, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
+    sum = finish(sum, state.max[i] * scale, i);
     if constexpr (kStraight) {
       const float2 of_sum = inverse_and_log2(sum);
       inverse[i] = sum == 0.0f ? 0.0f : of_sum.x;

@@ -7,7 +7,7 @@
 #include "cuda/tile_rows.hpp"
 #include "cuda/work_tile.hpp"
 #include "ptx/addresses.cuh"
-#include "ptx/tma.cuh"
+#include "ptx/grid.cuh"
 
 namespace fdma::gpu {
 
@@ -23,13 +23,13 @@ __device__ __forceinline__ BroadcastTile read_work_tile(std::uint32_t slot) {
       static_cast<int>(d.x), static_cast<int>(d.y), static_cast<int>(d.z), static_cast<int>(d.w)};
 }
 
-/// Work tile `index` of the plan, with num_tiles kNoWorkTile after the last one. Plans of gathering
-/// kernels always hold work tiles.
+/// Work tile `index` of the plan, with num_tiles kNoWorkTile after the last one. Without
+/// kTakesClosedForms the plan holds work tiles.
 ///
 /// In a closed-form plan work tiles are counted by batch element, groups of KV heads in L2
 /// (heads_in_l2), tile rows, heads and splits of a row. q_tile is then the rank of the tile row,
 /// and first_tile is the split.
-template <bool kGather = false, class Params>
+template <bool kTakesClosedForms = true, class Params>
 __device__ __forceinline__ WorkTile read_work(const Params& p, std::int32_t index) {
   const PlanArrays& plan = p.plan;
   WorkTile work_tile{};
@@ -37,7 +37,7 @@ __device__ __forceinline__ WorkTile read_work(const Params& p, std::int32_t inde
     work_tile.num_tiles = kNoWorkTile;
     return work_tile;
   }
-  if (kGather || plan.num_closed_forms == 0) return plan.work_tiles[index];
+  if (!kTakesClosedForms || plan.num_closed_forms == 0) return plan.work_tiles[index];
   const int per_head = plan.max_tile_rows * plan.num_splits * plan.num_sets;  // per KV head
   const int per_batch = per_head * plan.heads_kv;
   work_tile.batch = index / per_batch;

@@ -18,6 +18,7 @@
 #include "gpu_fixture.hpp"
 #include "plan/closed_form.hpp"
 #include "plan/plan_forms.hpp"
+#include "ptx/mbarrier.cuh"
 
 namespace fdma {
 namespace {

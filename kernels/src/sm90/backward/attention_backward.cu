@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <span>
 #include <string>
 
 #include "call/backward_call.hpp"
@@ -30,52 +31,51 @@ namespace {
 constexpr const char* kWithoutOrder =
     "deterministic: the plan was prepared without an order; set PrepareOptions::deterministic";
 
-// The launches of the main kernel for one head size.
-struct Kernel {
-  int dim;
-  int step_queries;
-  using Launch = cudaError_t (*)(const BackwardParams&, int, cudaStream_t);
-  Launch shifts;
-  Launch launches[2];  // the second may be null
-};
-
-template <class T, bool kBiasKernel, bool kWorklist, int kDim>
-constexpr Kernel kernel() {
+template <class T, class Score, class Reader, int kDim>
+constexpr BackwardKernel kernel() {
   constexpr int kStepQueries = BackwardLayout<kDim, kDim>::kStepQueries;
-  constexpr auto kShifts = launch_backward<T, kDim, kDim, true, Gradients::shifts, kWorklist>;
+  // The shifts' kernel is general.
+  constexpr auto kShifts =
+      launch_backward<T, KeyBiasScore, NoWeight, Reader, Gradients::shifts, kDim, kDim>;
   if constexpr (kDim > 128) {
     return {kDim,
             kStepQueries,
             kShifts,
-            {launch_backward<T, kDim, kDim, kBiasKernel, Gradients::values, kWorklist>,
-             launch_backward<T, kDim, kDim, kBiasKernel, Gradients::keys, kWorklist>}};
+            {launch_backward<T, Score, NoWeight, Reader, Gradients::values, kDim, kDim>,
+             launch_backward<T, Score, NoWeight, Reader, Gradients::keys, kDim, kDim>}};
   } else {
     return {kDim,
             kStepQueries,
             kShifts,
-            {launch_backward<T, kDim, kDim, kBiasKernel, Gradients::all, kWorklist>, nullptr}};
+            {launch_backward<T, Score, NoWeight, Reader, Gradients::all, kDim, kDim>, nullptr}};
   }
 }
 
-template <class T, bool kBiasKernel, bool kWorklist>
-constexpr Kernel kKernels[] = {
-#define FDMA_SM90_BACKWARD(dim) kernel<T, kBiasKernel, kWorklist, dim>(),
+template <class T, class Score, class Reader>
+constexpr BackwardKernel kKernels[] = {
+#define FDMA_SM90_BACKWARD(dim) kernel<T, Score, Reader, dim>(),
 #include "sm90/instances.def"
 };
 
 // What the planner takes for the head sizes of the kernels.
 static_assert(std::equal(std::begin(kBackwardDims), std::end(kBackwardDims),
-                         std::begin(kKernels<__half, false, false>),
-                         std::end(kKernels<__half, false, false>),
-                         [](int dim, const Kernel& each) { return dim == each.dim; }));
+                         std::begin(kKernels<__half, LinearScore, KeyTiles>),
+                         std::end(kKernels<__half, LinearScore, KeyTiles>),
+                         [](int dim, const BackwardKernel& each) { return dim == each.dim; }));
 
+template <class T, class Score>
+std::span<const BackwardKernel> kernels_for(bool has_worklist) {
+  if (has_worklist) return kKernels<T, Score, WorklistKeys>;
+  return kKernels<T, Score, KeyTiles>;
+}
+
+// `is_linear`: LinearScore will do.
 template <class T>
-const Kernel& kernel_for(int dim, bool needs_bias_kernel, bool has_worklist) {
-  const auto& kernels =
-      has_worklist ? (needs_bias_kernel ? kKernels<T, true, true> : kKernels<T, false, true>)
-                   : (needs_bias_kernel ? kKernels<T, true, false> : kKernels<T, false, false>);
-  return *std::find_if(std::begin(kernels), std::end(kernels) - 1,
-                       [&](const Kernel& each) { return each.dim == dim; });
+const BackwardKernel& kernel_for(int dim, bool is_linear, bool has_worklist) {
+  const auto kernels = is_linear ? kernels_for<T, LinearScore>(has_worklist)
+                                 : kernels_for<T, KeyBiasScore>(has_worklist);
+  return *std::find_if(kernels.begin(), kernels.end() - 1,
+                       [&](const BackwardKernel& each) { return each.dim == dim; });
 }
 
 // RowsView has one type for rows that kernels read and those that they write.
@@ -196,7 +196,7 @@ Result<void> set_zeros(const ZeroFill& zero_fill, const CheckedBackwardCall& cal
 }
 
 // The correction pass of D. It has its own tile group counter and its own dQ semaphore.
-Result<void> launch_shifts(const Kernel& kernel, BackwardParams params, int num_blocks,
+Result<void> launch_shifts(const BackwardKernel& kernel, BackwardParams params, int num_blocks,
                            const QueryParams& queries, Stream stream) {
   params.next_tile_group += kNumCounters - 1;
   if (params.dq_semaphores != nullptr) params.dq_semaphores += queries.num_rows() / kSumRows * 2;
@@ -208,13 +208,15 @@ Result<void> launch_shifts(const Kernel& kernel, BackwardParams params, int num_
 template <class T>
 Result<void> launch(const DevicePlan& plan, const CheckedBackwardCall& call, BackwardParams& params,
                     const BackwardWorklist* worklist, DqSemaphoreOffsets* dq_semaphore_offsets,
-                    ZeroFillCounters* zero_counters, Stream stream) {
+                    ZeroFillCounters* zero_counters, const BackwardKernel* own_kernel,
+                    Stream stream) {
   const AttentionShape& shape = plan.shape;
   const int num_units = num_units_of(plan, worklist);
   const int dim = backward_dim(shape);
-  const bool needs_bias_kernel = call.key_bias.data != nullptr || !(call.scale_log2 > 0.0f) ||
-                                 (params.dq_semaphores != nullptr && dim > kMaxBulkDim);
-  const Kernel& kernel = kernel_for<T>(dim, needs_bias_kernel, worklist != nullptr);
+  const bool is_linear = call.key_bias.data == nullptr && call.scale_log2 > 0.0f &&
+                         (params.dq_semaphores == nullptr || dim <= kMaxBulkDim);
+  const BackwardKernel& kernel =
+      own_kernel != nullptr ? *own_kernel : kernel_for<T>(dim, is_linear, worklist != nullptr);
   if (num_units > 0) {
     FDMA_TRY_VOID(set_inputs(call, shape.group_size(), kernel.step_queries, params));
   }
@@ -283,7 +285,8 @@ Result<void> launch(const DevicePlan& plan, const CheckedBackwardCall& call, Bac
 }
 
 Result<void> run(const DevicePlan& impl, const BackwardTensors& tensors, const Launch& launched,
-                 const BackwardOptions& options, const BackwardWorklist* worklist) {
+                 const BackwardOptions& options, const BackwardWorklist* worklist,
+                 const BackwardKernel* own_kernel = nullptr) {
   void* const workspace = launched.workspace;
   const Stream stream = launched.stream;
   const AttentionShape& shape = impl.shape;
@@ -333,9 +336,9 @@ Result<void> run(const DevicePlan& impl, const BackwardTensors& tensors, const L
   }
   return shape.q_dtype == DType::bfloat16
              ? launch<__nv_bfloat16>(impl, call, params, worklist, dq_semaphore_offsets,
-                                     zero_counters, stream)
+                                     zero_counters, own_kernel, stream)
              : launch<__half>(impl, call, params, worklist, dq_semaphore_offsets, zero_counters,
-                              stream);
+                              own_kernel, stream);
 }
 
 // The kv worklist of an uploaded plan, with its accumulators in the workspace.
@@ -372,6 +375,12 @@ Result<void> attention_backward(const DevicePlan& plan, const BackwardTensors& t
   if (!plan.has_worklist) return run(plan, tensors, launch, options, nullptr);
   const BackwardWorklist worklist = lists_of(plan, launch.workspace);
   return run(plan, tensors, launch, options, &worklist);
+}
+
+Result<void> attention_backward_by(const BackwardKernel& kernel, const DevicePlan& plan,
+                                   const BackwardTensors& tensors, const Launch& launch,
+                                   const BackwardOptions& options) {
+  return run(plan, tensors, launch, options, nullptr, &kernel);
 }
 
 Result<void> attention_backward_with_worklist(const DevicePlan& plan,

@@ -10,6 +10,8 @@
 
 namespace fdma::sm90 {
 
+struct BackwardKernel;  // kernels.hpp
+
 /// Lists of a launch over worklist keys (plan/kv_worklist.hpp) in device memory, written before it
 /// runs.
 struct BackwardWorklist {
@@ -41,6 +43,12 @@ Result<void> attention_backward_with_worklist(const DevicePlan& plan,
                                               const BackwardTensors& tensors, const Launch& launch,
                                               const BackwardOptions& options,
                                               const BackwardWorklist& worklist);
+
+/// The same by a main kernel of the caller's, with policies that no call chooses yet. It is for the
+/// element type and backward_dim of the plan, which has no kv worklist.
+Result<void> attention_backward_by(const BackwardKernel& kernel, const DevicePlan& plan,
+                                   const BackwardTensors& tensors, const Launch& launch,
+                                   const BackwardOptions& options);
 
 /// Bytes of workspace that one launch needs.
 std::int64_t backward_workspace_bytes(const DevicePlan& plan);

@@ -23,15 +23,16 @@
 
 #include "cuda/gradient_rows.cuh"
 #include "cuda/mask_fragments.cuh"
+#include "cuda/score.cuh"
 #include "cuda/softmax.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/warpgroup.cuh"
 #include "ptx/wgmma.cuh"
 #include "sm90/backward/dq_semaphore.cuh"
+#include "sm90/backward/key_reader.cuh"
 #include "sm90/backward/params.hpp"
 #include "sm90/backward/ring.cuh"
 #include "sm90/backward/shifts.cuh"
-#include "sm90/backward/worklist.cuh"
 #include "sm90/shared/fragment.hpp"
 
 namespace fdma::sm90 {
@@ -39,7 +40,8 @@ namespace fdma::sm90 {
 inline constexpr int kComputeThreads = 2 * kWarpgroupThreads;
 
 /// Computes tile groups until there are none. Called by all threads of one of two warpgroups.
-template <class T, int kDimQk, int kDimV, bool kBiasKernel, Gradients kGradients, bool kWorklist>
+template <class T, class Score, class Weight, class Reader, Gradients kGradients, int kDimQk,
+          int kDimV>
 __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std::uint32_t base,
                                                     int group) {
   using Layout = LayoutFor<kGradients, kDimQk, kDimV>;
@@ -51,9 +53,9 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
   constexpr bool kHasKeys = kHasScores && !kAddsRows;           // computes dK and dQ
   constexpr bool kHasValues = kGradients == Gradients::all || kGradients == Gradients::values;
   constexpr bool kAlternates = Layout::kAlternates;
-  constexpr int kHeld = kHeldSteps<Layout, kWorklist>;        // k16 steps of K in registers
-  constexpr bool kPacksLate = kSplitsRows || kBiasKernel;     // packs P late: registers are few
-  constexpr int kSumParts = (kSumColumns<kDimQk> + 63) / 64;  // number of parts of dQ
+  constexpr int kHeld = kHeldSteps<Layout, Reader>;              // k16 steps of K in registers
+  constexpr bool kPacksLate = kSplitsRows || !Score::kIsLinear;  // packs P late: registers are few
+  constexpr int kSumParts = (kSumColumns<kDimQk> + 63) / 64;     // number of parts of dQ
   constexpr int kPartColumns = kSumColumns<kDimQk> / kSumParts;
   using ScoreProduct = ptx::product<T, kQueries>;
   constexpr std::uint64_t kQAdvance = Layout::kQBytes / 16, kOAdvance = Layout::kOBytes / 16;
@@ -200,6 +202,29 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
   const auto entries = [&] {
     return base + Layout::kEntries + tile_groups.stage() * Layout::kEntryBytes;
   };
+  // Where a policy needs them: the places of this thread's first cells in a step.
+  constexpr bool kHasPlaces = Score::kNeedsPlaces || Weight::kNeedsPlaces;
+  [[maybe_unused]] CellPlace first_places[2] = {};
+  [[maybe_unused]] const auto find_places = [&](int stage, std::uint32_t sum_tile) {
+    const uint4 tile_group = tile_group_at(stage);
+    const std::int64_t row = std::int64_t{sum_tile} * kSumRows;
+    const auto head_row = static_cast<int>(row / p.places.padded_q_len);
+    const auto query = static_cast<int>(row % p.places.padded_q_len) + lane_now() % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int own_row = key_row() + 8 * i;
+      const int key = Reader::kIsListed ? load_word(entries() + 8 * own_row)
+                                        : static_cast<int>(tile_group.z) + own_row;
+      first_places[i] = {static_cast<int>(tile_group.x), head_row % p.places.heads_q, query, key};
+    }
+  };
+  const auto cell_place = [&](int i, int column) {
+    const CellPlace& first = first_places[i];
+    return CellPlace{first.batch, first.head, first.query + column, first.key};
+  };
+  const auto weighted = [&](float x, int i, int column) {
+    return Weight::weighted(x, [&] { return cell_place(i, column); });
+  };
   // Starts copying this warp's rows of K and V of the tile group.
   [[maybe_unused]] const auto bring_keys = [&] {
     ptx::mbarrier_wait(base + Layout::kKeysFull + 8 * tile_groups.stage(), tile_groups.phase(),
@@ -241,7 +266,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
                                    p.worklist.dk_accum, dk, p.scale, keys, first_accum_row,
                                    p.head_dim, lane);
     }
-    if constexpr (kBiasKernel && kHasKeys) {
+    if constexpr (Score::kAddsKeyBias && kHasKeys) {
       const float2 sums = load_pair(bias_sums());
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -259,7 +284,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
     }
   };
 
-  if constexpr (kWorklist) {
+  if constexpr (Reader::kIsListed) {
     wait_for_step();
     if (static_cast<int>(tile_group_at(ring.stage).x) >= 0) bring_keys();
   }
@@ -268,10 +293,10 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
     for (float& x : dk) x = 0.0f;
 #pragma unroll
     for (float& x : dv) x = 0.0f;
-    if constexpr (kBiasKernel) store_pair(bias_sums(), 0.0f, 0.0f);
-    if constexpr (kWorklist) hand_on_keys();
+    if constexpr (Score::kAddsKeyBias) store_pair(bias_sums(), 0.0f, 0.0f);
+    if constexpr (Reader::kIsListed) hand_on_keys();
     ptx::mbarrier_wait(base + Layout::kKFull, phases & 1, "compute: K full");
-    if constexpr (!kWorklist) {
+    if constexpr (!Reader::kIsListed) {
       ptx::mbarrier_wait(base + Layout::kVFull, phases & 1, "compute: V full");
     }
     [[maybe_unused]] std::uint32_t held_k[kHeld > 0 ? kHeld : 1][4];
@@ -348,15 +373,16 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
       }
       ptx::wgmma_wait<kHasScores ? 1 : 0>();
       ptx::pin_registers(s);
+      if constexpr (kHasPlaces) find_places(stage, step.z);
       [[maybe_unused]] float bias[2] = {0.0f, 0.0f};
-      if constexpr (kBiasKernel && kWorklist) {
+      if constexpr (Score::kAddsKeyBias && Reader::kIsListed) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           bias[i] = __int_as_float(load_word(base + Layout::kBiases +
                                              tile_groups.stage() * Layout::kBiasBytes +
                                              4 * (key_row() + 8 * i)));
         }
-      } else if constexpr (kBiasKernel) {
+      } else if constexpr (Score::kAddsKeyBias) {
         if (p.key_bias.data != nullptr) {
           constexpr float kLog2E = 1.44269504088896340736f;
           const uint4 tile_group = tile_group_at(stage);
@@ -372,7 +398,8 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
       }
       // With a scale of any sign, cells can be masked only after the exponential, which costs a
       // little more.
-      if (!kBiasKernel && step.y != 0) apply_fragments<kQueries / 2>(s, word0, word1, -INFINITY);
+      if (Score::kIsLinear && step.y != 0)
+        apply_fragments<kQueries / 2>(s, word0, word1, -INFINITY);
       const std::uint32_t lse =
           base + Layout::kLse + stage * Layout::kRowBytes + lane_now() % 4 * 8;
 #pragma unroll
@@ -382,23 +409,23 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
         for (int i = 0; i < 2; ++i) {
           float& a = s[4 * j + 2 * i];
           float& b = s[4 * j + 2 * i + 1];
-          if constexpr (kBiasKernel) {
-            a = fmaf(a, p.scale_log2, bias[i] - base_of.x);
-            b = fmaf(b, p.scale_log2, bias[i] - base_of.y);
-          } else {
-            a = fmaf(a, p.scale_log2, -base_of.x);
-            b = fmaf(b, p.scale_log2, -base_of.y);
-          }
+          const auto logit = [&](float product, float base, int e) {
+            return Score::logit(product, p.scale_log2, Score::kAddsKeyBias ? bias[i] - base : -base,
+                                [&] { return cell_place(i, 8 * j + e); });
+          };
+          a = logit(a, base_of.x, 0);
+          b = logit(b, base_of.y, 1);
           a = ptx::exp2_approx(a);
           b = ptx::exp2_approx(b);
         }
       }
-      if (kBiasKernel && step.y != 0) apply_fragments<kQueries / 2>(s, word0, word1, 0.0f);
+      if (!Score::kIsLinear && step.y != 0) apply_fragments<kQueries / 2>(s, word0, word1, 0.0f);
       std::uint32_t probabilities[kQueries / 16][4], scores[kQueries / 16][4];
       if constexpr (kHasValues && (!kPacksLate || !kHasKeys)) {
 #pragma unroll
         for (int i = 0; i < kQueries / 4; ++i) {
-          probabilities[i / 4][i % 4] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
+          probabilities[i / 4][i % 4] = ptx::pack<T>(weighted(s[2 * i], i % 2, i / 2 * 8),
+                                                     weighted(s[2 * i + 1], i % 2, i / 2 * 8 + 1));
         }
       }
       // A quarter of the exponentials is computed before the wait for dP. With fewer, or with all
@@ -407,6 +434,10 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
       if constexpr (kAddsRows) {
         ptx::wgmma_wait<0>();
         ptx::pin_registers(dp);
+#pragma unroll
+        for (int at = 0; at < kQueries / 2; ++at) {
+          dp[at] = weighted(dp[at], at / 2 % 2, at / 4 * 8 + at % 2);
+        }
         add_up_rows(stage, step.z, s, dp);
       }
       if constexpr (kHasKeys) {
@@ -422,18 +453,21 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
           for (int i = 0; i < 2; ++i) {
             const int at = 2 * j + i;
             if constexpr (kHasValues && kPacksLate) {
-              probabilities[at / 4][at % 4] = ptx::pack<T>(s[2 * at], s[2 * at + 1]);
+              probabilities[at / 4][at % 4] = ptx::pack<T>(weighted(s[2 * at], i, 8 * j),
+                                                           weighted(s[2 * at + 1], i, 8 * j + 1));
             }
-            const float a = s[2 * at] * (dp[2 * at] - delta.x),
-                        b = s[2 * at + 1] * (dp[2 * at + 1] - delta.y);
-            if constexpr (kBiasKernel) {
+            const float a = s[2 * at] * (weighted(dp[2 * at], i, 8 * j) - delta.x),
+                        b = s[2 * at + 1] * (weighted(dp[2 * at + 1], i, 8 * j + 1) - delta.y);
+            if constexpr (Score::kAddsKeyBias) {
               bias_sum[i] += a;
               bias_sum[i] += b;
             }
-            scores[at / 4][at % 4] = ptx::pack<T>(a, b);
+            scores[at / 4][at % 4] =
+                ptx::pack<T>(Score::gradient(a, [&] { return cell_place(i, 8 * j); }),
+                             Score::gradient(b, [&] { return cell_place(i, 8 * j + 1); }));
           }
         }
-        if constexpr (kBiasKernel) {
+        if constexpr (Score::kAddsKeyBias) {
           const float2 before = load_pair(bias_sums());
           store_pair(bias_sums(), before.x + bias_sum[0], before.y + bias_sum[1]);
         }
@@ -492,7 +526,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
           ptx::wgmma_wait<1>();
           ptx::pin_registers(dq);
           if constexpr (!kAlternates) release(base + Layout::kOEmpty + 8 * stage);
-          if constexpr (kBiasKernel && !Layout::kAddsInBulk) wait_for_dq_semaphore(stage);
+          if constexpr (Score::kAddsInOrder && !Layout::kAddsInBulk) wait_for_dq_semaphore(stage);
 #pragma unroll
           for (int part = 0; part < kSumParts; ++part) {
             if (part > 0) {
@@ -517,7 +551,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
           }
           if constexpr (Layout::kAddsInBulk) {
             add_sums(step);
-          } else if constexpr (kBiasKernel) {
+          } else if constexpr (Score::kAddsInOrder) {
             give_dq_position(stage);
           }
         }
@@ -544,7 +578,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
     release(base + Layout::kKvEmpty);
     ring.advance();
     is_done = (step.x & kStepEndsAll) != 0;
-    if constexpr (kWorklist) {
+    if constexpr (Reader::kIsListed) {
       set_worklist_row(tile_group, is_done);
     } else {
       const int lane = lane_now();
@@ -559,7 +593,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
         store_gradient_rows<T, kDimV>(p.dv, p.dv.strides.head_offset(batch, kv_head), dv, 1.0f, key,
                                       kv_len, 0, p.head_dim_v, lane);
       }
-      if constexpr (kBiasKernel && kHasKeys) {
+      if constexpr (Score::kAddsKeyBias && kHasKeys) {
         const float2 sums = load_pair(bias_sums());
 #pragma unroll
         for (int i = 0; i < 2; ++i) {

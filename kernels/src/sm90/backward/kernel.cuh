@@ -11,7 +11,8 @@
 
 namespace fdma::sm90 {
 
-template <class T, int kDimQk, int kDimV, bool kBiasKernel, Gradients kGradients, bool kWorklist>
+template <class T, class Score, class Weight, class Reader, Gradients kGradients, int kDimQk,
+          int kDimV>
 __global__ void __launch_bounds__(kForwardThreads, 1)
     backward_kernel(const __grid_constant__ BackwardParams p) {
   using Layout = LayoutFor<kGradients, kDimQk, kDimV>;
@@ -26,7 +27,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
       }
     };
     constexpr int kStages = Layout::kStages;
-    init(Layout::kKFull, 1, kWorklist ? kComputeWarps : 1);
+    init(Layout::kKFull, 1, Reader::kKeyArrivals);
     init(Layout::kVFull, 1, 1);
     init(Layout::kKvEmpty, 1, kComputeWarps);
     init(Layout::kQFull, kStages, 1);
@@ -55,35 +56,33 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
   }
   __syncthreads();
   if (ptx::warp_index() < 4) {
-    ptx::decrease_registers<kBackwardLoadRegisters<kGradients, Layout, kWorklist>>();
+    ptx::decrease_registers<kBackwardLoadRegisters<kGradients, Layout, Reader>>();
     const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
     // The loading thread comes first in the source: then ptxas keeps its counters in uniform
     // registers.
     if (warp == kLoadWarp) {
       if (lane == 0) {
-        TileGroupLoader<Layout, kBiasKernel, kWorklist, kHasZeroFill<Layout, kGradients>>(p, base)
-            .run();
+        TileGroupLoader<Layout, Score, Reader, kHasZeroFill<Layout, kGradients>>(p, base).run();
       }
     } else if (warp == kHelperWarp) {
-      run_helper_warp<Layout, kWorklist, kHasZeroFill<Layout, kGradients>>(p, base, lane);
-    } else if constexpr (kWorklist) {
-      make_listed_masks<Layout>(p, base, warp, lane);
+      run_helper_warp<Layout, Reader, kHasZeroFill<Layout, kGradients>>(p, base, lane);
     } else {
-      make_tile_group_masks<Layout>(p, base, warp);
+      Reader::template make_masks<Layout>(p, base, warp, lane);
     }
   } else {
-    ptx::increase_registers<kBackwardComputeRegisters<kGradients, Layout, kWorklist>>();
-    compute_tile_groups<T, kDimQk, kDimV, kBiasKernel, kGradients, kWorklist>(
+    ptx::increase_registers<kBackwardComputeRegisters<kGradients, Layout, Reader>>();
+    compute_tile_groups<T, Score, Weight, Reader, kGradients, kDimQk, kDimV>(
         p, base, ptx::warp_index() / 4 - 1);
   }
 }
 
-template <class T, int kDimQk, int kDimV, bool kBiasKernel, Gradients kGradients, bool kWorklist>
+template <class T, class Score, class Weight, class Reader, Gradients kGradients, int kDimQk,
+          int kDimV>
 cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream) {
   using Layout = BackwardLayout<kDimQk, kDimV>;
   constexpr int kBytes =
       kHasZeroFill<Layout, kGradients> ? Layout::kBytesWithZeroFill : Layout::kBytes;
-  const auto kernel = backward_kernel<T, kDimQk, kDimV, kBiasKernel, kGradients, kWorklist>;
+  const auto kernel = backward_kernel<T, Score, Weight, Reader, kGradients, kDimQk, kDimV>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;

@@ -18,270 +18,21 @@
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
 #include "sm90/backward/dq_semaphore.cuh"
+#include "sm90/backward/key_reader.cuh"
 #include "sm90/backward/params.hpp"
 #include "sm90/backward/ring.cuh"
-#include "sm90/backward/worklist.cuh"
 #include "sm90/backward/zero_fill.cuh"
 #include "sm90/forward/load.cuh"
 
 namespace fdma::sm90 {
 
-/// Byte offsets of the members that are stored or read singly in the slot of a BroadcastTile. Pairs
-/// are adjacent.
-struct BroadcastTileAt {
-  static constexpr std::uint32_t kNumTiles = offsetof(BroadcastTile, num_tiles);
-  static constexpr std::uint32_t kQBegin = offsetof(BroadcastTile, q_begin);
-  static constexpr std::uint32_t kHead = offsetof(BroadcastTile, head);
-  static constexpr std::uint32_t kBatch = offsetof(BroadcastTile, batch);
-  static constexpr std::uint32_t kQLen = offsetof(BroadcastTile, q_len);
-  static constexpr std::uint32_t kKvLen = offsetof(BroadcastTile, kv_len);
-  static constexpr std::uint32_t kFirstSegment = offsetof(BroadcastTile, first_segment);
-  static constexpr std::uint32_t kNumSegments = offsetof(BroadcastTile, num_segments);
-  static constexpr std::uint32_t kStep = offsetof(BroadcastTile, step);
-  static constexpr std::uint32_t kFirstTile = offsetof(BroadcastTile, first_tile);
-  static constexpr std::uint32_t kPartial = offsetof(BroadcastTile, partial);
-  static constexpr std::uint32_t kFirstDocument = offsetof(BroadcastTile, first_document);
-  static constexpr std::uint32_t kLastDocument = offsetof(BroadcastTile, last_document);
-  static constexpr std::uint32_t kKvHead = offsetof(BroadcastTile, kv_head);
-  static constexpr std::uint32_t kHeadInGroup = offsetof(BroadcastTile, head_in_group);
-  static constexpr std::uint32_t kNumHeads = offsetof(BroadcastTile, num_heads);
-  static constexpr bool is_pair(std::uint32_t a, std::uint32_t b) {
-    return a % 8 == 0 && b == a + 4;
-  }
-};
-static_assert(BroadcastTileAt::is_pair(BroadcastTileAt::kNumTiles, BroadcastTileAt::kQBegin) &&
-              BroadcastTileAt::is_pair(BroadcastTileAt::kHead, BroadcastTileAt::kBatch) &&
-              BroadcastTileAt::is_pair(BroadcastTileAt::kQLen, BroadcastTileAt::kKvLen) &&
-              BroadcastTileAt::is_pair(BroadcastTileAt::kFirstSegment,
-                                       BroadcastTileAt::kNumSegments) &&
-              BroadcastTileAt::is_pair(BroadcastTileAt::kStep, BroadcastTileAt::kFirstTile) &&
-              BroadcastTileAt::is_pair(BroadcastTileAt::kPartial,
-                                       BroadcastTileAt::kFirstDocument) &&
-              BroadcastTileAt::is_pair(BroadcastTileAt::kLastDocument, BroadcastTileAt::kKvHead));
-
 /// Byte offset in a HelperTask, whose first four words are stored together.
 inline constexpr std::uint32_t kHelperTaskBarrierAt = offsetof(HelperTask, full);
 static_assert(kHelperTaskBarrierAt == 16);
 
-/// The tile group broadcast in `slot` with the segments of its g-th query head, as far as the walk
-/// over its tiles needs them. BroadcastTile::partial holds here the first work tile of the tile
-/// group, head_in_group its first visit, q_len the number of keys and kv_len the number of queries
-/// of the element.
-__device__ __forceinline__ BroadcastTile part_of(const PlanArrays& plan, std::uint32_t slot,
-                                                 int g) {
-  const uint4 a = load_words(slot), b = load_words(slot + 16);
-  BroadcastTile part{};
-  part.num_tiles = static_cast<int>(a.x);
-  part.q_begin = static_cast<int>(a.y);
-  part.batch = static_cast<int>(a.w);
-  part.q_len = static_cast<int>(b.x);
-  part.kv_len = static_cast<int>(b.y);
-  part.first_segment = static_cast<int>(b.z);
-  part.num_segments = static_cast<int>(b.w);
-  part.step = load_word(slot + BroadcastTileAt::kStep);
-  part.partial = load_word(slot + BroadcastTileAt::kPartial);
-  if (g > 0 && part.first_segment != kOwnSegments) {
-    const WorkTile& work_tile = plan.work_tiles[part.partial + g];
-    part.num_tiles = work_tile.num_tiles;
-    part.first_segment = work_tile.first_segment;
-    part.num_segments = work_tile.num_segments;
-    part.step = work_tile.step;
-  }
-  return part;
-}
-
-/// The query tiles of a broadcast tile group for one of its query heads. It is like TileWalk, but
-/// can also walk from the last tile to the first.
-class TileGroupTiles {
- public:
-  __device__ __forceinline__ TileGroupTiles(const PlanSegment* segments, const BroadcastTile& part,
-                                            bool is_down)
-      : iterator_(segments,
-                  WorkTile{0, 0, 0, part.step, max(part.first_segment, 0), part.num_segments, 0, 0,
-                           0, kWholeRow},
-                  is_down),
-        q_begin_(part.q_begin),
-        kv_len_(part.kv_len) {}
-
-  /// Called num_tiles times, with the same `is_down`.
-  __device__ __forceinline__ void next(TileStep& step, TilePlace& place, bool is_down) {
-    iterator_.next(step, is_down);
-    place = {q_begin_, step.tile * kTileKeys, kv_len_};
-  }
-
- private:
-  EitherWayIterator iterator_;
-  std::int32_t q_begin_;
-  std::int32_t kv_len_;
-};
-
-/// The state of a mask warp's walk over a tile group.
-struct alignas(16) MaskWalk {
-  TileGroupTiles tiles;
-  std::int32_t head;                   ///< of the group
-  std::int32_t num_left;               ///< tiles of this head that are left
-  std::uint32_t num_masks, num_units;  ///< passed so far
-};
-
-/// Moves the state to shared memory and back, so that no register holds it meanwhile. All lanes of
-/// a warp call it.
-__device__ __forceinline__ void put_aside(std::uint32_t address, const MaskWalk& walk) {
-  uint4 words[sizeof(MaskWalk) / 16];
-  __builtin_memcpy(words, &walk, sizeof words);
-  if (ptx::thread_index() % 32 == 0) {
-    for (const uint4& each : words) {
-      store_words(address, each);
-      address += 16;
-    }
-  }
-}
-__device__ __forceinline__ void take_back(std::uint32_t address, MaskWalk& walk) {
-  __syncwarp();
-  uint4 words[sizeof(MaskWalk) / 16];
-  for (uint4& each : words) {
-    each = load_words(address);
-    address += 16;
-  }
-  __builtin_memcpy(&walk, words, sizeof words);
-}
-
-/// Makes the mask fragments of every second tile that needs them, and stores which quarters of the
-/// tile have a cell. One of two warps.
-template <class Layout>
-__device__ __forceinline__ void make_tile_group_masks(const BackwardParams& p, std::uint32_t base,
-                                                      int mask_warp) {
-  static_assert(sizeof(MaskWalk) <= Layout::kMaskWalkBytes);
-  const auto lane_now = [] { return ptx::thread_index() % 32; };
-  const auto work_tile_slot = [&](std::uint32_t num_units) {
-    return base + Layout::kItem + num_units % Layout::kWorkTileSlots * Layout::kWorkTileSlotBytes;
-  };
-  for (std::uint32_t num_masks = 0, num_units = 0;; ++num_units) {
-    ptx::mbarrier_wait(base + Layout::kWorkTileFull + 8 * (num_units % Layout::kWorkTileSlots),
-                       num_units / Layout::kWorkTileSlots & 1, "mask: work tile full");
-    if (load_word(work_tile_slot(num_units) + BroadcastTileAt::kNumTiles) == kNoWorkTile) return;
-#pragma unroll 1
-    for (int g = 0; g < p.group_size; ++g) {
-      const BroadcastTile part = part_of(p.plan, work_tile_slot(num_units), g);
-      MaskWalk walk{TileGroupTiles(segments_of<Layout>(p.plan, part, work_tile_slot(num_units)),
-                                   part, p.walks_down),
-                    g, part.num_tiles, num_masks, num_units};
-      for (; walk.num_left > 0; --walk.num_left) {
-        TileStep step;
-        TilePlace place;
-        walk.tiles.next(step, place, p.walks_down);
-        const std::uint32_t work_tile = work_tile_slot(walk.num_units);
-        // Queries past the end need no mask bits (their lse is +inf), but keys past the end do.
-        const int num_rows = load_word(work_tile + BroadcastTileAt::kQLen) -
-                             load_word(work_tile + BroadcastTileAt::kQBegin);
-        if (step.kind == PlanSegmentKind::full && num_rows >= kTileRows) continue;
-        const std::uint32_t number = walk.num_masks++;
-        if (static_cast<int>(number % kMaskWarps) != mask_warp) continue;
-        const std::uint32_t parked = base + Layout::kMaskWalks + mask_warp * Layout::kMaskWalkBytes;
-        const std::uint32_t slot =
-            base + Layout::kMask + number % Layout::kMaskSlots * Layout::kMaskBytes;
-        ptx::mbarrier_wait(base + Layout::kMaskEmpty + 8 * (number % Layout::kMaskSlots),
-                           ~(number / Layout::kMaskSlots) & 1, "mask: slot empty");
-        put_aside(parked, walk);
-        if (step.kind == PlanSegmentKind::full) {
-          write_whole_rows(slot, num_rows, min(place.kv_len - place.key_begin, kTileKeys),
-                           lane_now());
-        } else {
-          write_mask<1>(slot, p, work_tile, work_tile + Layout::kWorkTileBand, step, place,
-                        lane_now());
-        }
-        take_back(parked, walk);
-        const std::uint32_t made = (walk.num_masks - 1) % Layout::kMaskSlots;
-        const std::uint32_t quarters =
-            quarters_with_cells(base + Layout::kMask + made * Layout::kMaskBytes, lane_now());
-        if (lane_now() == 0) {
-          store_word(base + Layout::kMaskQuarters + 4 * made, static_cast<int>(quarters));
-        }
-        __syncwarp();
-        ptx::mbarrier_arrive_warp(base + Layout::kMaskFull + 8 * made, lane_now());
-      }
-      g = walk.head;
-      num_masks = walk.num_masks;
-      num_units = walk.num_units;
-    }
-    __syncwarp();
-    ptx::mbarrier_arrive_warp(
-        base + Layout::kWorkTileEmpty + 8 * (num_units % Layout::kWorkTileSlots), lane_now());
-  }
-}
-
 template <class Layout>
 __device__ __forceinline__ std::uint32_t helper_task_slot(std::uint32_t base, int stage) {
   return base + Layout::kHelperTask + stage * static_cast<int>(sizeof(HelperTask));
-}
-
-/// Broadcasts a work tile of a plan. One thread. Here and below each member of BroadcastTile is
-/// stored as soon as it is known, because registers are few.
-__device__ __forceinline__ void broadcast_work_tile(const BackwardParams& p, std::uint32_t slot,
-                                                    int index) {
-  const bool is_ordered =
-      p.dq_semaphores != nullptr && index < p.plan.num_work_tiles / p.group_size;
-  store_word(slot + BroadcastTileAt::kHeadInGroup,
-             is_ordered ? __ldg(p.plan.first_positions + index) : 0);
-  if (is_ordered) index = __ldg(p.plan.tile_groups + index);
-  index *= p.group_size;
-  if (index >= p.plan.num_work_tiles) {
-    store_word(slot + BroadcastTileAt::kNumTiles, kNoWorkTile);
-    return;
-  }
-  const WorkTile* work_tile = p.plan.work_tiles + index;
-  store_words2(slot + BroadcastTileAt::kPartial, index, 0);
-  store_words2(slot + BroadcastTileAt::kFirstSegment, work_tile->first_segment,
-               work_tile->num_segments);
-  store_words2(slot + BroadcastTileAt::kStep, work_tile->step, 0);
-  store_words2(slot + BroadcastTileAt::kNumTiles, work_tile->num_tiles,
-               work_tile->q_tile * kTileRows);
-  const int2 lengths = lengths_of(p.plan, p.lengths, work_tile->batch);
-  store_words2(slot + BroadcastTileAt::kQLen, lengths.y, lengths.x);
-  store_words2(slot + BroadcastTileAt::kHead, work_tile->head, work_tile->batch);
-  store_words2(slot + BroadcastTileAt::kLastDocument, 0, work_tile->head / p.group_size);
-}
-
-/// Broadcasts the tile row of a closed-form plan that is tile group `index` or a later one, or
-/// kNoWorkTile if there is none. One thread.
-template <class Layout>
-__device__ __forceinline__ void broadcast_row(const BackwardParams& p, std::uint32_t slot,
-                                              int index) {
-  const TileRow* row;
-  for (;; index = static_cast<int>(gridDim.x) + atomicAdd(p.next_tile_group, 1)) {
-    const WorkTile work_tile = read_work(p, index * p.group_size);
-    if (work_tile.num_tiles == kNoWorkTile) {
-      store_word(slot + BroadcastTileAt::kNumTiles, kNoWorkTile);
-      return;
-    }
-    row = row_of(p, work_tile);
-    if (__ldcg(&row->tiles.num_tiles) == kNoRow) continue;
-    store_words2(slot + BroadcastTileAt::kHead, work_tile.head, work_tile.batch);
-    store_words2(slot + BroadcastTileAt::kPartial, index * p.group_size, work_tile.q_tile);
-    break;
-  }
-  const int2 head = load_words2(slot + BroadcastTileAt::kHead);
-  const int2 lengths = lengths_of(p.plan, p.lengths, head.y);
-  store_words2(slot + BroadcastTileAt::kQLen, lengths.y, lengths.x);
-  store_words2(slot + BroadcastTileAt::kLastDocument, row->tiles.last_document,
-               head.x / p.group_size);
-  const int first_key = row->tiles.q_tile * kTileRows;
-  store_words2(slot + BroadcastTileAt::kNumTiles, row->tiles.num_tiles, first_key);
-  store_words2(slot + BroadcastTileAt::kStep, 0, 0);
-  if (p.dq_semaphores != nullptr) {
-    const ClosedFormColumns columns =
-        closed_form_columns(p.plan, p.lengths, head.y, lengths.x, lengths.y);
-    store_word(slot + BroadcastTileAt::kHeadInGroup,
-               2 * load_word(slot + BroadcastTileAt::kFirstDocument) +
-                   (columns.is_near(first_key) ? 1 : 0));
-  }
-  store_word(slot + BroadcastTileAt::kFirstDocument, row->tiles.first_document);
-  int num_segments = 0;
-#pragma unroll 1
-  for (const ClosedFormWalk::TileRun& tile_run : row->tiles.tile_runs) {
-    store_tile_run(slot + Layout::kWorkTileSegments, tile_run, num_segments);
-  }
-  store_words2(slot + BroadcastTileAt::kFirstSegment, kOwnSegments, num_segments);
-  store_band(slot + Layout::kWorkTileBand, row->band);
 }
 
 /// Zeroes rows [first_row, num_rows) of panels of a tile. One warp.
@@ -299,7 +50,7 @@ __device__ __forceinline__ void zero_rows(std::uint32_t tile, int num_panels, in
 
 /// Broadcasts a first tile group, then executes the requests of TileGroupLoader and adds dQ in
 /// accumulation order. One warp.
-template <class Layout, bool kWorklist, bool kZeroFill>
+template <class Layout, class Reader, bool kZeroFill>
 __device__ __forceinline__ void run_helper_warp(const BackwardParams& p, std::uint32_t base,
                                                 int lane) {
   // The grid before sets the tile group counter and orders tile rows
@@ -349,15 +100,9 @@ __device__ __forceinline__ void run_helper_warp(const BackwardParams& p, std::ui
         const int index = static_cast<int>(is_first ? blockIdx.x : gridDim.x) +
                           (is_first ? 0 : atomicAdd(p.next_tile_group, 1));
         store_word(base + Layout::kServed + 4, static_cast<int>(work_tile_ring.count + 1));
-        if constexpr (kWorklist) {
-          broadcast_worklist_entry(p, work_tile, index);
-        } else if (p.plan.num_closed_forms > 0) {
-          broadcast_row<Layout>(p, work_tile, index);
-        } else {
-          broadcast_work_tile(p, work_tile, index);
-        }
+        Reader::template broadcast<Layout>(p, work_tile, index);
         const int count = load_word(base + Layout::kServed + 4) - 1;
-        if (!kWorklist && has_zero_fill()) {
+        if (!Reader::kIsListed && has_zero_fill()) {
           const std::uint32_t taken =
               base + Layout::kItem + count % Layout::kWorkTileSlots * Layout::kWorkTileSlotBytes;
           if (load_word(taken + BroadcastTileAt::kNumTiles) != kNoWorkTile) {
@@ -372,7 +117,7 @@ __device__ __forceinline__ void run_helper_warp(const BackwardParams& p, std::ui
         if (has_zero_fill()) zero_fill.begin(lane);
         continue;
       }
-    } else if (kWorklist && helper_task.x == kHelperTaskKeys) {
+    } else if (Reader::kIsListed && helper_task.x == kHelperTaskKeys) {
       CountedRing<Layout::kKeySlots> key_ring;
       key_ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed + 8));
       look_up_keys<Layout>(
@@ -411,7 +156,7 @@ __device__ __forceinline__ void run_helper_warp(const BackwardParams& p, std::ui
 }
 
 /// Loads what each broadcast tile group needs. One thread.
-template <class Layout, bool kBiasKernel, bool kWorklist, bool kZeroFill>
+template <class Layout, class Score, class Reader, bool kZeroFill>
 class TileGroupLoader {
  public:
   __device__ __forceinline__ TileGroupLoader(const BackwardParams& params, std::uint32_t base)
@@ -442,7 +187,7 @@ class TileGroupLoader {
                                  kRank = BroadcastTileAt::kNumHeads;
 
   __device__ __forceinline__ bool adds_in_order() const {
-    return (Layout::kAddsInBulk || kBiasKernel) && p.dq_semaphores != nullptr;
+    return (Layout::kAddsInBulk || Score::kAddsInOrder) && p.dq_semaphores != nullptr;
   }
   __device__ __forceinline__ bool tells_dq_positions() const {
     return Layout::kAddsInBulk && adds_in_order();
@@ -510,7 +255,7 @@ class TileGroupLoader {
 
   __device__ __forceinline__ void load_keys() {
     const BroadcastTile tile_group = current_tile_group();
-    if constexpr (kWorklist) {
+    if constexpr (Reader::kIsListed) {
       helper_task(kHelperTaskKeys, 0, 0, 0, work_tile_slot());
       ptx::mbarrier_arrive(helper_task_barrier_);
       return;
@@ -539,9 +284,9 @@ class TileGroupLoader {
   /// Loads the tiles of one query head.
   __device__ __forceinline__ void load_queries(int g) {
     const BroadcastTile part =
-        kWorklist ? current_tile_group() : part_of(p.plan, work_tile_slot(), g);
+        Reader::kIsListed ? current_tile_group() : part_of(p.plan, work_tile_slot(), g);
     auto walk = [&] {
-      if constexpr (kWorklist) {
+      if constexpr (Reader::kIsListed) {
         return ListedTiles(part);
       } else {
         return TileGroupTiles(segments_of<Layout>(p.plan, part, work_tile_slot()), part,
@@ -559,11 +304,7 @@ class TileGroupLoader {
       if (n >= part.num_tiles) break;
       TileStep step;
       TilePlace place;
-      if constexpr (kWorklist) {
-        walk.next(step, place);
-      } else {
-        walk.next(step, place, p.walks_down);
-      }
+      walk.next(step, place, p.walks_down);
       if (adds_in_order()) find_rank(step.tile);
       const int num_left = part.kv_len - place.key_begin;  // queries
       std::uint32_t halves = num_left > 64 ? 3u : num_left > 0 ? 1u : 0u;
@@ -617,7 +358,7 @@ class TileGroupLoader {
   __device__ __forceinline__ void find_rank(int tile) const {
     const int visit = load_word(work_tile_slot() + kVisit);
     int position;
-    if (kWorklist) {
+    if (Reader::kIsListed) {
       position = __ldcg(p.worklist.positions + visit + tile);
     } else if (p.plan.num_closed_forms > 0) {
       const auto* offsets = reinterpret_cast<const std::int32_t*>(p.dq_semaphore_offsets);
@@ -647,7 +388,7 @@ class TileGroupLoader {
         base_ + Layout::kStep + ring_.stage() * static_cast<int>(sizeof(BackwardStep));
     store_words(to, make_uint4(flags, mask, sum_tile, position));
     store_words(to + 16, make_uint4(tile_group.batch, tile_group.kv_head, tile_group.q_begin,
-                                    kWorklist ? tile_group.partial : tile_group.q_len));
+                                    Reader::kIsListed ? tile_group.partial : tile_group.q_len));
   }
 
   /// Loads Q, dO, lse and deltas of the queries from `query` on.
@@ -705,9 +446,9 @@ class TileGroupLoader {
   /// group without keys, which is the last.
   __device__ __forceinline__ void end_without_tile_groups() {
     BroadcastTile nothing{};
-    if constexpr (kWorklist) nothing.batch = -1;
+    if constexpr (Reader::kIsListed) nothing.batch = -1;
     store_step(nothing, kStepEndsTileGroup | kStepEndsAll, 0, 0, 0);
-    if constexpr (!kWorklist) arrive_at(base_ + Layout::kKFull, base_ + Layout::kVFull);
+    if constexpr (!Reader::kIsListed) arrive_at(base_ + Layout::kKFull, base_ + Layout::kVFull);
     arrive_at(base_ + Layout::kQFull, base_ + Layout::kOFull);
   }
 

@@ -275,16 +275,16 @@ using LayoutFor = std::conditional_t<kGradients == Gradients::shifts, ShiftLayou
 /// k16 steps of K that a launch keeps in registers, and the registers of a loading and of a
 /// computing thread: 65536 for 384 threads. The helper warp of worklist keys needs more than 24
 /// registers.
-template <class Layout, bool kWorklist>
-inline constexpr int kHeldSteps = Layout::kHoldsKeys && !kWorklist ? 4 : 0;
-template <Gradients kGradients, class Layout, bool kWorklist>
+template <class Layout, class Reader>
+inline constexpr int kHeldSteps = Layout::kHoldsKeys && !Reader::kIsListed ? 4 : 0;
+template <Gradients kGradients, class Layout, class Reader>
 inline constexpr int kBackwardLoadRegisters =
     // Kernels for shifts keep no gradients in registers, and their loading thread also finds
     // positions.
-    kGradients == Gradients::shifts ? 88 : 56 - 8 * kHeldSteps<Layout, kWorklist>;
-template <Gradients kGradients, class Layout, bool kWorklist>
+    kGradients == Gradients::shifts ? 88 : 56 - 8 * kHeldSteps<Layout, Reader>;
+template <Gradients kGradients, class Layout, class Reader>
 inline constexpr int kBackwardComputeRegisters =
-    (504 - kBackwardLoadRegisters<kGradients, Layout, kWorklist>) / 2;
+    (504 - kBackwardLoadRegisters<kGradients, Layout, Reader>) / 2;
 
 /// Named barriers. kScoreBarrier: the computing warpgroups have written dS (where they alternate
 /// two barriers, one for each warpgroup that waits). kDqOrderBarrier: two, for the dQ semaphore.

@@ -69,7 +69,8 @@ class ListedTiles {
         q_begin_(tile_group.q_begin),
         q_len_(tile_group.kv_len) {}
 
-  __device__ __forceinline__ void next(TileStep& step, TilePlace& place) {
+  /// It walks up, whatever the last argument says.
+  __device__ __forceinline__ void next(TileStep& step, TilePlace& place, bool = false) {
     const bool is_full = tile_ >= full_begin_ && tile_ < full_end_;
     step = {is_full ? PlanSegmentKind::full : PlanSegmentKind::rows, 0, tile_, 0};
     place = {q_begin_, tile_ * kTileKeys, q_len_};

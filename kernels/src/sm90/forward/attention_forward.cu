@@ -24,47 +24,43 @@
 namespace fdma::sm90 {
 namespace {
 
-// A kernel and its tile sizes. The first one that holds a plan's head sizes runs it.
-struct Kernel {
-  int dim_qk, dim_v;
-  int step_keys;
-  cudaError_t (*launch)(const ForwardParams&, int, cudaStream_t);
-};
-
-template <class T, bool kBiasKernel, bool kGather, int kDimQk, int kDimV>
-constexpr Kernel kernel() {
+template <class T, class Score, class Reader, int kDimQk, int kDimV>
+constexpr ForwardKernel kernel() {
   return {kDimQk, kDimV, ForwardLayout<kDimQk, kDimV>::kStepKeys,
-          launch_forward<T, kDimQk, kDimV, kBiasKernel, kGather>};
+          launch_forward<T, Score, NoWeight, Reader, kDimQk, kDimV>};
 }
 
-template <class T, bool kBiasKernel>
-constexpr Kernel kKernels[] = {
-#define FDMA_SM90_FORWARD(dim_qk, dim_v) kernel<T, kBiasKernel, false, dim_qk, dim_v>(),
+template <class T, class Score>
+constexpr ForwardKernel kKernels[] = {
+#define FDMA_SM90_FORWARD(dim_qk, dim_v) kernel<T, Score, ContiguousKeys, dim_qk, dim_v>(),
 #include "sm90/instances.def"
 };
 
 // Only up to kMaxGatherDim, because more threads leave fewer registers to each.
-template <class T, bool kBiasKernel>
-constexpr Kernel kGatherKernels[] = {
-#define FDMA_SM90_GATHER(dim_qk, dim_v) kernel<T, kBiasKernel, true, dim_qk, dim_v>(),
+template <class T, class Score>
+constexpr ForwardKernel kGatherKernels[] = {
+#define FDMA_SM90_GATHER(dim_qk, dim_v) kernel<T, Score, IndexedKeys, dim_qk, dim_v>(),
 #include "sm90/instances.def"
 };
 
-template <class T>
-std::span<const Kernel> kernels_for(bool needs_bias_kernel, bool is_gathering) {
-  if (is_gathering) {
-    return needs_bias_kernel ? std::span<const Kernel>(kGatherKernels<T, true>)
-                             : kGatherKernels<T, false>;
-  }
-  return needs_bias_kernel ? std::span<const Kernel>(kKernels<T, true>) : kKernels<T, false>;
+template <class T, class Score>
+std::span<const ForwardKernel> kernels_for(bool is_gathering) {
+  if (is_gathering) return kGatherKernels<T, Score>;
+  return kKernels<T, Score>;
 }
 
-// `needs_bias_kernel`: the call has a key bias, or a scale that is not positive.
-const Kernel& kernel_for(const AttentionShape& shape, bool needs_bias_kernel, bool is_gathering) {
+template <class T>
+std::span<const ForwardKernel> kernels_for(bool is_linear, bool is_gathering) {
+  return is_linear ? kernels_for<T, LinearScore>(is_gathering)
+                   : kernels_for<T, KeyBiasScore>(is_gathering);
+}
+
+// `is_linear`: the call has no key bias and a positive scale.
+const ForwardKernel& kernel_for(const AttentionShape& shape, bool is_linear, bool is_gathering) {
   const auto kernels = shape.q_dtype == DType::bfloat16
-                           ? kernels_for<__nv_bfloat16>(needs_bias_kernel, is_gathering)
-                           : kernels_for<__half>(needs_bias_kernel, is_gathering);
-  return *std::find_if(kernels.begin(), kernels.end() - 1, [&](const Kernel& each) {
+                           ? kernels_for<__nv_bfloat16>(is_linear, is_gathering)
+                           : kernels_for<__half>(is_linear, is_gathering);
+  return *std::find_if(kernels.begin(), kernels.end() - 1, [&](const ForwardKernel& each) {
     return shape.head_dim <= each.dim_qk && shape.head_dim_v <= each.dim_v;
   });
 }
@@ -180,7 +176,8 @@ cudaError_t combine(const ForwardParams& params, const DevicePlan& plan, cudaStr
 }
 
 Result<void> run(const DevicePlan& impl, const AttentionTensors& tensors, const Launch& launch,
-                 const AttentionOptions& options, const KvIndexArrays& gather) {
+                 const AttentionOptions& options, const KvIndexArrays& gather,
+                 const ForwardKernel* own_kernel = nullptr) {
   void* const workspace = launch.workspace;
   const Stream stream = launch.stream;
   const AttentionShape& shape = impl.shape;
@@ -197,8 +194,11 @@ Result<void> run(const DevicePlan& impl, const AttentionTensors& tensors, const 
   }
   if (impl.arrays.num_work_tiles == 0) return {};
 
-  const Kernel& kernel = kernel_for(
-      shape, call.key_bias.data != nullptr || !(call.scale_log2 > 0.0f), impl.is_gathering);
+  const ForwardKernel& kernel =
+      own_kernel != nullptr
+          ? *own_kernel
+          : kernel_for(shape, call.key_bias.data == nullptr && call.scale_log2 > 0.0f,
+                       impl.is_gathering);
   ForwardParams params{};
   FDMA_TRY_VOID(set_tensors(call, impl, kernel.step_keys, params));
   params.gather = gather;
@@ -242,6 +242,12 @@ Result<void> attention_forward_with_lists(const DevicePlan& plan, const Attentio
                                           const Launch& launch, const AttentionOptions& options,
                                           const KvIndexArrays& gather) {
   return run(plan, tensors, launch, options, gather);
+}
+
+Result<void> attention_forward_by(const ForwardKernel& kernel, const DevicePlan& plan,
+                                  const AttentionTensors& tensors, const Launch& launch,
+                                  const AttentionOptions& options) {
+  return run(plan, tensors, launch, options, plan.gather, &kernel);
 }
 
 std::int64_t forward_workspace_bytes(const DevicePlan& plan) { return Workspace(plan).bytes; }

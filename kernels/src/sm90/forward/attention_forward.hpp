@@ -9,6 +9,8 @@
 
 namespace fdma::sm90 {
 
+struct ForwardKernel;  // kernels.hpp
+
 /// PreparedPlan::forward (fdma/kernels/prepared_plan.hpp) by `plan`. A kept workspace is one whose
 /// work_tile_counter is 0, which is how every launch leaves it.
 Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& tensors,
@@ -21,6 +23,12 @@ Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& t
 Result<void> attention_forward_with_lists(const DevicePlan& plan, const AttentionTensors& tensors,
                                           const Launch& launch, const AttentionOptions& options,
                                           const KvIndexArrays& gather);
+
+/// The same by a kernel of the caller's, with policies that no call chooses yet. It holds the head
+/// sizes and the element type of the plan.
+Result<void> attention_forward_by(const ForwardKernel& kernel, const DevicePlan& plan,
+                                  const AttentionTensors& tensors, const Launch& launch,
+                                  const AttentionOptions& options);
 
 /// Bytes of workspace that one launch needs.
 std::int64_t forward_workspace_bytes(const DevicePlan& plan);

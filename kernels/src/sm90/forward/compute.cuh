@@ -13,6 +13,7 @@
 
 #include "cuda/out_low.cuh"
 #include "cuda/quad_transpose.cuh"
+#include "cuda/score.cuh"
 #include "cuda/softmax.cuh"
 #include "ptx/addresses.cuh"
 #include "ptx/mbarrier.cuh"
@@ -156,19 +157,21 @@ __device__ __forceinline__ void write_lse(const ForwardParams& p, const Broadcas
 
 /// True iff a last step of up to 32 or up to 64 keys computes scores of only so many keys. ptxas
 /// has registers for such steps only in these kernels (otherwise C7511).
-template <class T, int kDimV, bool kBiasKernel, bool kGather>
-inline constexpr bool kHasNarrowSteps = kGather && (std::is_same_v<T, __nv_bfloat16> &&
-                                                    (kDimV == 128 || (kDimV == 64 && kBiasKernel)));
+template <class T, class Score, class Reader, int kDimV>
+inline constexpr bool kHasNarrowSteps = Reader::kEndsInUnits &&
+                                        (std::is_same_v<T, __nv_bfloat16> &&
+                                         (kDimV == 128 || (kDimV == 64 && Score::kAddsKeyBias)));
 
 /// Number of groups of four exponentials of a step that are computed before the wait for the
 /// product of the step before. The values are measured. Without them ptxas puts all exponentials
 /// after the wait, and with too many the registers run out. A step of 128 columns is a tenth faster
 /// with 6 than with 0.
-template <int kDimQk, bool kBiasKernel, bool kGather>
+template <class Score, class Reader, int kDimQk>
 FDMA_HOST_DEVICE constexpr int first_quads() {
+  constexpr bool kIsCrowded = Reader::kExtraWarps > 0;
   if (kDimQk == 64) return 1;
-  if (kDimQk == 96) return kGather ? 2 : kBiasKernel ? 1 : 3;
-  if (kDimQk == 128) return kGather ? 1 : kBiasKernel ? 7 : 6;
+  if (kDimQk == 96) return kIsCrowded ? 2 : Score::kIsLinear ? 3 : 1;
+  if (kDimQk == 128) return kIsCrowded ? 1 : Score::kIsLinear ? 6 : 7;
   return kDimQk == 192 ? 3 : 2;
 }
 
@@ -188,14 +191,17 @@ __device__ __forceinline__ float (&first_of(float (&registers)[kCount]))[kUsed] 
 /// tile's first step are issued with the last product of this work tile, whose output is written
 /// while they are computed. The product is issued first, so its output is ready before the scores.
 /// Where biases are terms of the scores, the scores are issued first, which is faster there.
-template <class T, int kDimQk, int kDimV, bool kBiasKernel, bool kGather>
+template <class T, class Score, class Weight, class Reader, int kDimQk, int kDimV>
 __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32_t base, int group,
                                              int thread) {
   using Layout = ForwardLayout<kDimQk, kDimV>;
-  constexpr bool kTerms = kHasBiasTerms<T, kBiasKernel, kGather>;
+  constexpr bool kTerms = kHasBiasTerms<T, Score, Reader>;
+  constexpr bool kHasPlaces = kTellsPlaces<Score, Weight>;
+  static_assert(!kHasPlaces || (!kTerms && !Reader::kHasLists), "keys of a step are neighbours");
+  constexpr bool kIsCrowded = Reader::kExtraWarps > 0;  // fewer registers for each thread
   constexpr int kStepKeys = Layout::kStepKeys, kSteps = Layout::kSteps;
   using OutProduct = ptx::product<T, kDimV>;
-  constexpr bool kHasNarrow = kHasNarrowSteps<T, kDimV, kBiasKernel, kGather>;
+  constexpr bool kHasNarrow = kHasNarrowSteps<T, Score, Reader, kDimV>;
   constexpr bool kOverlaps = Layout::kOverlapsWorkTiles, kOutFirst = kOverlaps && !kTerms;
   constexpr Keys<kStepKeys> kAllKeys;
   constexpr int kStages = Layout::kStages;
@@ -241,9 +247,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   // Number of keys of its last step, in whole units. Later keys have no probabilities.
   const auto last_keys_of_work_tile = [&] {
     int keys = kStepKeys;
-    if constexpr (kGather) {
-      keys = ptx::load_word(work_tile_slot(work_tile_index) + Layout::kWorkTileGather +
-                            GatherDescriptor::kLastKeysAt);
+    if constexpr (Reader::kEndsInUnits) {
+      keys = Reader::last_keys(work_tile_slot(work_tile_index) + Layout::kWorkTileGather);
     }
     return keys;
   };
@@ -299,7 +304,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   // The last product of a work tile. Each conditional product lies between fences; otherwise ptxas
   // adds some.
   const auto issue_last_out = [&](int num_keys) {
-    if constexpr (!kGather) return issue_out();
+    if constexpr (!Reader::kEndsInUnits) return issue_out();
     wait_for_values();
     multiply_values(0, kCopyKeys);
 #pragma unroll
@@ -329,22 +334,43 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     release(base + Layout::kMaskEmpty + 8 * slots.stage);
     slots.advance();
   };
+  // Where a policy needs them: the places of this thread's first cells in the step in hand.
+  [[maybe_unused]] CellPlace first_places[2] = {};
+  [[maybe_unused]] const auto find_places = [&] {
+    const BroadcastTile tile = read_work_tile(work_tile_slot(work_tile_index));
+    const int key = ptx::load_word(base + Layout::kStepWords + 4 * stage_of(step)) >> 1;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const RowPlace row =
+          place_of(p, tile, group * kHalfRows + own_thread() / 32 * 16 + lane / 4 + 8 * i);
+      first_places[i] = {tile.batch, row.head, row.query, key + lane % 4 * 2};
+    }
+  };
+  const auto cell_place = [&](int i, int column) {
+    const CellPlace& first = first_places[i];
+    return CellPlace{first.batch, first.head, first.query, first.key + column};
+  };
+  const auto weighted = [&](float x, int i, int column) {
+    return Weight::weighted(x, [&] { return cell_place(i, column); });
+  };
   const auto read_mask = [&] {
+    if constexpr (kHasPlaces) find_places();
     if (!is_first_of_tile()) {
       constexpr int kStepBits = kStepKeys / 4 % 32;  // bits of a step in a word that holds 128 keys
       word0 >>= kStepBits;
       word1 >>= kStepBits;
       return;
     }
-    is_masked = ptx::load_word(base + Layout::kIsMasked + 4 * stage_of(step)) != 0;
-    if (!kBiasKernel && !is_masked) return;
+    const int word = ptx::load_word(base + Layout::kStepWords + 4 * stage_of(step));
+    is_masked = (kHasPlaces ? word & 1 : word) != 0;
+    if (!Score::kAddsKeyBias && !is_masked) return;
     ptx::mbarrier_wait(base + Layout::kMaskFull + 8 * slots.stage, slots.phase,
                        "compute: mask full");
     const int2 words = ptx::load_words2(base + Layout::kMask + slots.stage * Layout::kMaskBytes +
                                         (group * kWarpgroupThreads + own_thread()) * 8);
     word0 = static_cast<std::uint32_t>(words.x);
     word1 = static_cast<std::uint32_t>(words.y);
-    if constexpr (!kBiasKernel) release_mask();
+    if constexpr (!Score::kAddsKeyBias) release_mask();
   };
   const auto read_mask_early = [&] {
     if constexpr (kTerms) read_mask();
@@ -352,17 +378,19 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   const auto read_mask_late = [&] {
     if constexpr (!kTerms) read_mask();
   };
-  const float scale = kTerms ? fabsf(p.scale_log2) : kBiasKernel ? 1.0f : p.scale_log2;
-  // Adds biases to finished scores and applies the mask.
+  const float scale = kTerms ? fabsf(p.scale_log2) : Score::kIsLinear ? p.scale_log2 : 1.0f;
+  // Turns finished products into logits, unless the scale is all that is missing, and applies the
+  // mask.
   const auto finish_scores = [&](auto keys) {
     auto& scores = first_of<decltype(keys)::value / 2>(s);
     if constexpr (kTerms) {
       release_mask();
-    } else if constexpr (kBiasKernel) {
-      scale_and_bias(scores, p.scale_log2,
-                     base + Layout::kBias + slots.stage * Layout::kBiasBytes +
-                         step % kSteps * (kStepKeys * 4) + ptx::opaque(lane) % 4 * 8);
-      if (is_last_of_tile()) release_mask();
+    } else if constexpr (!Score::kIsLinear) {
+      apply_score<Score>(scores, p.scale_log2,
+                         base + Layout::kBias + slots.stage * Layout::kBiasBytes +
+                             step % kSteps * (kStepKeys * 4) + ptx::opaque(lane) % 4 * 8,
+                         cell_place);
+      if (Score::kAddsKeyBias && is_last_of_tile()) release_mask();
     }
     if (is_masked) apply_fragments(scores, word0, word1);
   };
@@ -373,7 +401,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   const auto pack = [&] {
 #pragma unroll
     for (int i = 0; i < kStepKeys / 4; ++i) {
-      probabilities[i / 4][i % 4] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
+      probabilities[i / 4][i % 4] = ptx::pack<T>(weighted(s[2 * i], i % 2, i / 2 * 8),
+                                                 weighted(s[2 * i + 1], i % 2, i / 2 * 8 + 1));
     }
   };
 
@@ -424,9 +453,9 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     release_k();
     finish_scores(keys);
     constexpr int kNumKeys = decltype(keys)::value;
-    constexpr int kFirst = first_quads<kDimQk, kBiasKernel, kGather>();
+    constexpr int kFirst = first_quads<Score, Reader, kDimQk>();
     weigh<T, kFirst, kNumKeys == kStepKeys>(first_of<kNumKeys / 2>(s), state, scale, probabilities,
-                                            out, static_cast<int>(base), [&] {
+                                            out, static_cast<int>(base), weighted, [&] {
                                               ptx::wgmma_wait<0>();
                                               take_output();
                                             });
@@ -479,7 +508,9 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     }
     float inverse[2], lse[2];
     const auto finish_state = [&] {
-      finish_rows<kGather>(state, scale, inverse, lse);
+      finish_rows<kIsCrowded>(state, scale, inverse, lse, [&](float sum, float maximum, int i) {
+        return Score::finish_row(sum, maximum, [&] { return first_places[i]; });
+      });
       state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
     };
     // With biases this comes before the products. ptxas has registers only if no branches stand
@@ -508,7 +539,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
       }
     }
     normalize(out, inverse);
-    if constexpr (kGather) {
+    if constexpr (kIsCrowded) {
       // Computed anew, because keeping them would take registers that ptxas does not have.
       const int work_tile_before = ptx::opaque(work_tile_index) - 1;
       slot_before = work_tile_slot(work_tile_before);

@@ -220,9 +220,9 @@ __device__ __forceinline__ void write_index_tile_biases(std::uint32_t to, const 
   }
 }
 
-/// Writes the mask fragments and, in the bias kernel, the biases of an index tile.
+/// Writes the mask fragments and, where they are added, the biases of an index tile.
 /// `work_tile_address` and `gather_address` are where its work tile is broadcast.
-template <bool kBiasKernel, bool kTerms>
+template <bool kAddsKeyBias, bool kTerms>
 __device__ __forceinline__ void write_index_tile(std::uint32_t slot, std::uint32_t biases,
                                                  const ForwardParams& p,
                                                  std::uint32_t work_tile_address,
@@ -230,7 +230,7 @@ __device__ __forceinline__ void write_index_tile(std::uint32_t slot, std::uint32
                                                  bool is_masked, int lane) {
   const GatherDescriptor part = read_gather(gather_address);
   if (is_masked) write_index_tile_mask(slot, p, part, index_tile, lane);
-  if constexpr (kBiasKernel) {
+  if constexpr (kAddsKeyBias) {
     write_index_tile_biases<kTerms>(biases, p, read_work_tile(work_tile_address), part, index_tile,
                                     lane);
   }

@@ -15,15 +15,13 @@
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
-#include "sm90/forward/gather.cuh"
+#include "sm90/forward/kv_reader.cuh"
 #include "sm90/forward/params.hpp"
 
 namespace fdma::sm90 {
 
-constexpr std::uint32_t kGatherInsertions = kGatherWarps * ptx::kWarpInsertions;  ///< for a step
-
 constexpr int kNoTail = -1;
-constexpr int kGathered = -2;  ///< in place of a mask warp: TMA does not load this step
+constexpr int kCopied = -2;  ///< in place of a mask warp: TMA does not load this step
 
 /// The mask warps alternate over the tiles that need mask fragments.
 __device__ __forceinline__ int next_mask_warp(int warp) {
@@ -36,9 +34,18 @@ __device__ __forceinline__ std::uint32_t v_tail_barrier(std::uint32_t base, int 
   return base + Layout::kVTail + 8 * (stage * kMaskWarps + mask_warp);
 }
 
+/// What the computing warps are told of a step: whether it is masked, and its first key where a
+/// policy needs places.
+template <class Score, class Weight>
+inline constexpr bool kTellsPlaces = Score::kNeedsPlaces || Weight::kNeedsPlaces;
+template <class Score, class Weight>
+__device__ __forceinline__ int step_word(int is_masked, int key_begin) {
+  return kTellsPlaces<Score, Weight> ? 2 * key_begin + is_masked : is_masked;
+}
+
 /// Takes work tiles until there are none, broadcasts each and loads its tiles in the order in which
 /// they are needed: K of a step, then V of the step before, across work tiles. One thread.
-template <class Layout, bool kBiasKernel, bool kGather>
+template <class Layout, class Score, class Weight, class Reader>
 __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t base) {
   ptx::Ring<Layout::kStages> k_ring, v_ring;
   ptx::Ring<Layout::kQBuffers> q_ring;
@@ -47,7 +54,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   // The V that is loaded next: that of the last step whose K was loaded.
   struct Pending {
     int key_begin, kv_head, batch;
-    int tail_warp;  ///< the mask warp that zeroes its tail, kNoTail, or kGathered
+    int tail_warp;  ///< the mask warp that zeroes its tail, kNoTail, or kCopied
     const CUtensorMap* map;
   } pending{};
   const auto load_pending = [&] {
@@ -56,11 +63,11 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
                                    ? base + Layout::kVFull + 8 * stage
                                    : v_tail_barrier<Layout>(base, stage, pending.tail_warp);
     ptx::mbarrier_wait(base + Layout::kVEmpty + 8 * stage, v_ring.phase ^ 1, "load: V empty");
-    if constexpr (kGather) {
-      const bool is_gathered = pending.tail_warp == kGathered;
+    if constexpr (Reader::kExtraWarps > 0) {
+      const bool is_copied = pending.tail_warp == kCopied;
       ptx::mbarrier_arrive_times(base + Layout::kVFull + 8 * stage,
-                                 is_gathered ? ptx::kWarpInsertions : kGatherInsertions);
-      if (is_gathered) {
+                                 is_copied ? ptx::kWarpInsertions : Reader::kInsertions);
+      if (is_copied) {
         v_ring.advance();
         return;
       }
@@ -96,15 +103,12 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   ptx::wait_for_grid_before();  // the grid before resets the counter and orders tile rows
   auto index = static_cast<std::int32_t>(blockIdx.x);
   WorkTile next;
-  TileRowTiles row;                  // of a closed-form plan
-  GatherDescriptor part, next_part;  // of a gathering plan
+  TileRowTiles row;  // of a closed-form plan
+  typename Reader::Part part, next_part;
   const auto read_next = [&] {
-    next = read_work<kGather>(p, index);
-    if constexpr (kGather) {
-      next_part = take_gather(p, next);
-    } else {
-      row = read_row(p, next);
-    }
+    next = read_work<Reader::kTakesClosedForms>(p, index);
+    next_part = Reader::take(p, next);
+    if constexpr (Reader::kTakesClosedForms) row = read_row(p, next);
   };
   read_next();
   for (;;) {
@@ -119,7 +123,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
       work_tile.head_in_group = next.head - work_tile.kv_head * p.group_size;
       work_tile.num_heads = min(1 << p.plan.pack_shift, p.group_size - work_tile.head_in_group);
       work_tile.num_segments = next.num_segments;
-      if (!kGather && next.first_segment == kOwnSegments) {
+      if (Reader::kTakesClosedForms && next.first_segment == kOwnSegments) {
         if (row.num_tiles == kNoRow) {
           index = take_index();
           read_next();
@@ -151,10 +155,8 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     }
     const bool is_permuted = work_tile.first_document == kPermutedKeys;
     store_work_tile(slot, work_tile);
-    if constexpr (kGather) {
-      part = next_part;
-      broadcast_gather(slot + Layout::kWorkTileGather, part);
-    }
+    part = next_part;
+    Reader::broadcast(slot + Layout::kWorkTileGather, part);
     ptx::mbarrier_arrive(base + Layout::kWorkTileFull + 8 * work_tile_ring.stage);
     work_tile_ring.advance();
     if (work_tile.num_tiles == kNoWorkTile) break;
@@ -186,21 +188,23 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
       if (n == read_at) read_next();
       TileStep step;
       TilePlace place;
-      const bool is_gathered = kGather && n >= part.num_tiles;
-      if (!is_gathered) walk.next(step, place);
+      const bool is_listed = Reader::kHasLists && n >= part.num_tiles;
+      const bool is_copied = Reader::copies(is_listed);
+      if (!is_listed) walk.next(step, place);
       const bool is_masked =
-          is_gathered ? part.is_masked(n - part.num_tiles) : needs_fragments(step, place);
+          is_listed ? part.is_masked(n - part.num_tiles) : needs_fragments(step, place);
 #pragma unroll
       for (int i = 0; i < Layout::kSteps; ++i) {
         const int key_begin = place.key_begin + i * Layout::kStepKeys;
         const int stage = k_ring.stage;
         const std::uint32_t k_full = base + Layout::kKFull + 8 * stage;
         ptx::mbarrier_wait(base + Layout::kKEmpty + 8 * stage, k_ring.phase ^ 1, "load: K empty");
-        ptx::store_word(base + Layout::kIsMasked + 4 * stage, static_cast<int>(is_masked));
-        if constexpr (kGather) {
-          ptx::mbarrier_arrive_times(k_full, is_gathered ? 1 : kGatherInsertions);
+        ptx::store_word(base + Layout::kStepWords + 4 * stage,
+                        step_word<Score, Weight>(static_cast<int>(is_masked), key_begin));
+        if constexpr (Reader::kExtraWarps > 0) {
+          ptx::mbarrier_arrive_times(k_full, is_copied ? 1 : Reader::kInsertions);
         }
-        if (!is_gathered) {
+        if (!is_copied) {
           ptx::mbarrier_arrive_expect(k_full, Layout::kKBytes);
 #pragma unroll
           for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
@@ -215,12 +219,12 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
         is_first = false;
         const bool has_tail = has_foreign_tail(place, key_begin, Layout::kStepKeys, p.v_rows);
         pending = {key_begin, work_tile.kv_head, work_tile.batch,
-                   is_gathered ? kGathered
-                   : has_tail  ? mask_warp
-                               : kNoTail,
+                   is_copied  ? kCopied
+                   : has_tail ? mask_warp
+                              : kNoTail,
                    is_permuted ? &p.permuted_v : &p.v};
       }
-      if (kBiasKernel || is_masked) mask_warp = next_mask_warp(mask_warp);
+      if (Score::kAddsKeyBias || is_masked) mask_warp = next_mask_warp(mask_warp);
     }
   }
   if (!is_first) load_pending();
@@ -282,9 +286,9 @@ __device__ __forceinline__ void negate_queries(std::uint32_t base, int stage, st
   }
 }
 
-/// Makes the mask fragments of every second tile that needs them, in the bias kernel also its
-/// biases. One of two warps.
-template <class Layout, bool kBiasKernel, bool kGather, bool kTerms>
+/// Makes the mask fragments of every second tile that needs them, and its biases where the score
+/// adds them. One of two warps.
+template <class Layout, class Score, class Reader, bool kTerms>
 __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t base,
                                            int mask_warp, int lane) {
   ptx::Ring<Layout::kMaskSlots> slots;
@@ -302,17 +306,15 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
     const BroadcastTile work_tile = read_work_tile(work_tile_slot);
     if (work_tile.num_tiles == kNoWorkTile) return;
     TileWalk walk(segments_of<Layout>(p.plan, work_tile, work_tile_slot), work_tile);
-    GatherDescriptor gathered{};
-    if constexpr (kGather) gathered = read_gather(work_tile_slot + Layout::kWorkTileGather);
-    int index_tile = -gathered.num_tiles;
+    const typename Reader::Part part = Reader::read(work_tile_slot + Layout::kWorkTileGather);
+    int index_tile = -part.num_tiles;
     for (int left = work_tile.num_tiles; left > 0; --left, ++index_tile) {
       TileStep step;
       TilePlace place;
-      const bool is_gathered = kGather && index_tile >= 0;
-      if (!is_gathered) walk.next(step, place);
-      const bool is_masked =
-          is_gathered ? gathered.is_masked(index_tile) : needs_fragments(step, place);
-      const bool has_slot = kBiasKernel || is_masked;
+      const bool is_listed = Reader::kHasLists && index_tile >= 0;
+      if (!is_listed) walk.next(step, place);
+      const bool is_masked = is_listed ? part.is_masked(index_tile) : needs_fragments(step, place);
+      const bool has_slot = Score::kAddsKeyBias || is_masked;
       const bool is_own = has_slot && turn == mask_warp;
       if (is_own) {
         const std::uint32_t slot = base + Layout::kMask + slots.stage * Layout::kMaskBytes;
@@ -322,7 +324,7 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
             base + (kTerms ? Layout::kTerms + slots.stage * Layout::kTermBytes
                            : Layout::kBias + slots.stage * Layout::kBiasBytes);
         // Where registers are few, values derived from the lane are not kept between tiles.
-        const int own_lane = kBiasKernel || kGather ? ptx::opaque(lane) : lane;
+        const int own_lane = Score::kAddsKeyBias || Reader::kHasLists ? ptx::opaque(lane) : lane;
         if constexpr (kTerms) {
           // Scores use the absolute value of the scale. A work tile's first mask is waited for
           // before its first product.
@@ -331,18 +333,19 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
             negate_queries<Layout>(base, work_tile_ring.stage, work_tile_ring.phase, own_lane);
           }
         }
-        if (is_gathered) {
-          write_index_tile<kBiasKernel, kTerms>(slot, biases, p, work_tile_slot,
-                                                work_tile_slot + Layout::kWorkTileGather,
-                                                index_tile, is_masked, own_lane);
+        if (is_listed) {
+          Reader::template write_index_tile<Score, kTerms>(slot, biases, p, work_tile_slot,
+                                                           work_tile_slot + Layout::kWorkTileGather,
+                                                           index_tile, is_masked, own_lane);
         } else {
           if (is_masked) {
-            write_mask<4, kGather>(slot, p, work_tile_slot, work_tile_slot + Layout::kWorkTileBand,
-                                   step, place, own_lane);
+            write_mask<4, Reader::kTakesClosedForms>(slot, p, work_tile_slot,
+                                                     work_tile_slot + Layout::kWorkTileBand, step,
+                                                     place, own_lane);
           }
-          if constexpr (kBiasKernel) {
+          if constexpr (Score::kAddsKeyBias) {
             write_biases<kTerms>(biases, p, read_work_tile(work_tile_slot), place,
-                                 kGather ? own_lane : lane);
+                                 Reader::kHasLists ? own_lane : lane);
           }
         }
         if constexpr (kTerms) ptx::fence_async_shared();
@@ -356,7 +359,7 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
 #pragma unroll
       for (int part = 0; part < Layout::kSteps; ++part, v_ring.advance()) {
         const int key_begin = place.key_begin + part * Layout::kStepKeys;
-        if (is_gathered || !is_own ||
+        if (Reader::copies(is_listed) || !is_own ||
             !has_foreign_tail(place, key_begin, Layout::kStepKeys, p.v_rows)) {
           continue;
         }

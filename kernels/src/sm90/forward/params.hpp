@@ -104,9 +104,9 @@ struct ForwardLayout {
   static constexpr int kMask = kV + kStages * kVBytes;
   static constexpr int kBias = kMask + kMaskSlots * kMaskBytes;
   static constexpr int kItem = kBias + kMaskSlots * kBiasBytes;
-  /// One word per stage: whether the tile has mask fragments.
-  static constexpr int kIsMasked = kItem + kWorkTileSlots * kWorkTileSlotBytes;
-  static constexpr int kBarriers = kIsMasked + 16;
+  /// One word per stage (step_word): whether the tile has mask fragments.
+  static constexpr int kStepWords = kItem + kWorkTileSlots * kWorkTileSlotBytes;
+  static constexpr int kBarriers = kStepWords + 16;
 
   // Barriers, 8 bytes each.
   static constexpr int kQFull = kBarriers;

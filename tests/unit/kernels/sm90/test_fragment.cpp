@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/mask_bits.hpp"
+#include "cuda/work_tile.hpp"
 #include "sm90/shared/fragment.hpp"
 
 namespace fdma::sm90 {
