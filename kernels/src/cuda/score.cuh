@@ -72,6 +72,9 @@ struct NoWeight {
   }
 };
 
+template <class Score, class Weight>
+inline constexpr bool kAsksForPlaces = Score::kNeedsPlaces || Weight::kNeedsPlaces;
+
 /// Turns the products of a step into logits. `biases` is the shared address of the bias of the
 /// thread's first column; place_of(i, column) is the place of a cell of the thread's row i, with
 /// columns counted from its first one.

@@ -203,19 +203,20 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
     return base + Layout::kEntries + tile_groups.stage() * Layout::kEntryBytes;
   };
   // Where a policy needs them: the places of this thread's first cells in a step.
-  constexpr bool kHasPlaces = Score::kNeedsPlaces || Weight::kNeedsPlaces;
+  constexpr bool kHasPlaces = kAsksForPlaces<Score, Weight>;
   [[maybe_unused]] CellPlace first_places[2] = {};
   [[maybe_unused]] const auto find_places = [&](int stage, std::uint32_t sum_tile) {
     const uint4 tile_group = tile_group_at(stage);
-    const std::int64_t row = std::int64_t{sum_tile} * kSumRows;
-    const auto head_row = static_cast<int>(row / p.places.padded_q_len);
-    const auto query = static_cast<int>(row % p.places.padded_q_len) + lane_now() % 4 * 2;
+    const int head_tiles = p.places.padded_q_len / kSumRows;
+    const auto tile = static_cast<int>(sum_tile);
+    const int query = tile % head_tiles * kSumRows + lane_now() % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int own_row = key_row() + 8 * i;
       const int key = Reader::kIsListed ? load_word(entries() + 8 * own_row)
                                         : static_cast<int>(tile_group.z) + own_row;
-      first_places[i] = {static_cast<int>(tile_group.x), head_row % p.places.heads_q, query, key};
+      first_places[i] = {static_cast<int>(tile_group.x), tile / head_tiles % p.places.heads_q,
+                         query, key};
     }
   };
   const auto cell_place = [&](int i, int column) {
@@ -443,6 +444,8 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
       if constexpr (kHasKeys) {
         ptx::wgmma_wait<0>();
         ptx::pin_registers(dp);
+        // Found anew, because keeping them would take registers.
+        if constexpr (kHasPlaces) find_places(stage, step.z);
         [[maybe_unused]] float bias_sum[2] = {0.0f, 0.0f};
         const std::uint32_t deltas =
             base + Layout::kDeltas + stage * Layout::kRowBytes + lane_now() % 4 * 8;

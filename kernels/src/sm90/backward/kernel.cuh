@@ -16,6 +16,7 @@ template <class T, class Score, class Weight, class Reader, Gradients kGradients
 __global__ void __launch_bounds__(kForwardThreads, 1)
     backward_kernel(const __grid_constant__ BackwardParams p) {
   using Layout = LayoutFor<kGradients, kDimQk, kDimV>;
+  constexpr bool kHasPlaces = kAsksForPlaces<Score, Weight>;
   extern __shared__ std::uint8_t memory[];
   const std::uint32_t base = (ptx::shared_address(memory) + Layout::kAlignment - 1) &
                              ~static_cast<std::uint32_t>(Layout::kAlignment - 1);
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
   }
   __syncthreads();
   if (ptx::warp_index() < 4) {
-    ptx::decrease_registers<kBackwardLoadRegisters<kGradients, Layout, Reader>>();
+    ptx::decrease_registers<kBackwardLoadRegisters<kGradients, Layout, Reader, kHasPlaces>>();
     const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
     // The loading thread comes first in the source: then ptxas keeps its counters in uniform
     // registers.
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
       Reader::template make_masks<Layout>(p, base, warp, lane);
     }
   } else {
-    ptx::increase_registers<kBackwardComputeRegisters<kGradients, Layout, Reader>>();
+    ptx::increase_registers<kBackwardComputeRegisters<kGradients, Layout, Reader, kHasPlaces>>();
     compute_tile_groups<T, Score, Weight, Reader, kGradients, kDimQk, kDimV>(
         p, base, ptx::warp_index() / 4 - 1);
   }

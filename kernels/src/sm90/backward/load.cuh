@@ -36,8 +36,8 @@ __device__ __forceinline__ std::uint32_t helper_task_slot(std::uint32_t base, in
 }
 
 /// Zeroes rows [first_row, num_rows) of panels of a tile. One warp.
-__device__ __forceinline__ void zero_rows(std::uint32_t tile, int num_panels, int first_row,
-                                          int num_rows, int lane) {
+__device__ __forceinline__ void zero_tile_rows(std::uint32_t tile, int num_panels, int first_row,
+                                               int num_rows, int lane) {
   constexpr int kPieces = kPanelRowBytes / 16;
   for (int panel = 0; panel < num_panels; ++panel) {
     const std::uint32_t rows = tile + panel * num_rows * kPanelRowBytes;
@@ -136,8 +136,8 @@ __device__ __forceinline__ void run_helper_warp(const BackwardParams& p, std::ui
       }
       if (lane == 0) store_word(base + Layout::kServed + 8, static_cast<int>(key_ring.count + 1));
     } else {
-      zero_rows(helper_task.x, static_cast<int>(helper_task.y), static_cast<int>(helper_task.z),
-                static_cast<int>(helper_task.w), lane);
+      zero_tile_rows(helper_task.x, static_cast<int>(helper_task.y),
+                     static_cast<int>(helper_task.z), static_cast<int>(helper_task.w), lane);
       __syncwarp();
       const std::uint32_t slot = helper_task_slot<Layout>(base, helper_tasks().stage());
       ptx::mbarrier_arrive_warp(static_cast<std::uint32_t>(load_word(slot + kHelperTaskBarrierAt)),

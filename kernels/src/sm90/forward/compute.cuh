@@ -196,7 +196,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
                                              int thread) {
   using Layout = ForwardLayout<kDimQk, kDimV>;
   constexpr bool kTerms = kHasBiasTerms<T, Score, Reader>;
-  constexpr bool kHasPlaces = kTellsPlaces<Score, Weight>;
+  constexpr bool kHasPlaces = kAsksForPlaces<Score, Weight>;
   static_assert(!kHasPlaces || (!kTerms && !Reader::kHasLists), "keys of a step are neighbours");
   constexpr bool kIsCrowded = Reader::kExtraWarps > 0;  // fewer registers for each thread
   constexpr int kStepKeys = Layout::kStepKeys, kSteps = Layout::kSteps;

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "cuda/mask_fragments.cuh"
+#include "cuda/score.cuh"
 #include "cuda/tile_walk.cuh"
 #include "cuda/work_tiles.cuh"
 #include "ptx/addresses.cuh"
@@ -37,10 +38,8 @@ __device__ __forceinline__ std::uint32_t v_tail_barrier(std::uint32_t base, int 
 /// What the computing warps are told of a step: whether it is masked, and its first key where a
 /// policy needs places.
 template <class Score, class Weight>
-inline constexpr bool kTellsPlaces = Score::kNeedsPlaces || Weight::kNeedsPlaces;
-template <class Score, class Weight>
 __device__ __forceinline__ int step_word(int is_masked, int key_begin) {
-  return kTellsPlaces<Score, Weight> ? 2 * key_begin + is_masked : is_masked;
+  return kAsksForPlaces<Score, Weight> ? 2 * key_begin + is_masked : is_masked;
 }
 
 /// Takes work tiles until there are none, broadcasts each and loads its tiles in the order in which
