@@ -14,8 +14,8 @@
 
 namespace fdma::cpu {
 
-/// Iterates over the query tiles of a work tile, by `segments` of a plan of segments or by `element`
-/// of a closed-form plan; the other is null.
+/// Iterates over the query tiles of a work tile, by `segments` of a plan of segments or by
+/// `element` of a closed-form plan; the other is null.
 class TileCursor {
  public:
   TileCursor(const PlanHeader& header, const SegmentPlan* segments,

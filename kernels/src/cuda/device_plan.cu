@@ -1,5 +1,5 @@
-// Uploads plans to device memory: all arrays in one allocation, each at a multiple of 256 bytes. There
-// is one function for each form of plans.
+// Uploads plans to device memory: all arrays in one allocation, each at a multiple of 256 bytes.
+// There is one function for each form of plans.
 #include <cuda_runtime.h>
 
 #include <algorithm>

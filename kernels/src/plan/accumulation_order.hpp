@@ -15,9 +15,9 @@ namespace fdma {
 /// tile, for all its query heads alike.
 ///
 /// Shapes      tile_groups [num_work_tiles / group_size], tile group u is work tiles
-///             [u * group_size, ..), or [work tiles of the kv worklist]; first_positions: of each entry of
-///             tile_groups, its first entry of positions; positions [visits]: how many entries of
-///             tile_groups before this one visit the same query tile of the same head
+///             [u * group_size, ..), or [work tiles of the kv worklist]; first_positions: of each
+///             entry of tile_groups, its first entry of positions; positions [visits]: how many
+///             entries of tile_groups before this one visit the same query tile of the same head
 /// Invariants  a tile group waits only for tile groups before it in `tile_groups`, so blocks that
 ///             take tile groups in this
 ///             order never wait for each other in a cycle, however few they are

@@ -10,9 +10,9 @@
 
 namespace fdma {
 
-/// The kv worklist of `mask` if options.columns = reorder asks for it or, where the planner decides,
-/// if it is predicted to pay; otherwise nothing. `mask` is the mask itself, not the transposed one.
-/// There is none where query heads of a KV head have different masks.
+/// The kv worklist of `mask` if options.columns = reorder asks for it or, where the planner
+/// decides, if it is predicted to pay; otherwise nothing. `mask` is the mask itself, not the
+/// transposed one. There is none where query heads of a KV head have different masks.
 ///
 /// Errors  unsupported: more than 2^31 - 1 worklist entries, work tiles or sums
 Result<std::optional<KvWorklist>> make_kv_worklist(const BlockMask& mask,

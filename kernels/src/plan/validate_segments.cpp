@@ -1,5 +1,5 @@
-// Validates plans of segments. After it no backend accesses memory outside an array, and no cell that does not
-// exist is true.
+// Validates plans of segments. After it no backend accesses memory outside an array, and no cell
+// that does not exist is true.
 //
 // Shared data are checked once, however many work tiles use them: the extent of a bitmap, the
 // farthest key of a row panel, the entries of a kv index list. Work tiles are then compared with

@@ -1,4 +1,4 @@
-// ClosedFormPlan: the form of a plan that keeps the mask as a formula.
+// ClosedFormPlan: the form of a plan that keeps the closed form of the mask.
 #pragma once
 
 #include <cstdint>

@@ -69,10 +69,15 @@ struct alignas(8) AccumKey {
 ///
 /// Example     learned top-k, 131,072 keys, w = 2,048, random scores: 10,474 keys of a head are
 ///             ever seen, in 73,960 entries; 82 % of the query tiles are full
+/// Shapes      keys [num_tiles * kWorklistTile]; accum_keys [rows of fp32 accumulators]
 /// Invariants  the number of keys is a multiple of kWorklistTile
 ///             work tiles of a KV head are together, by segments of queries, and longest first in a
 ///             segment
 ///             a key without accumulators is in one work tile
+///             the plan is a backward plan of a backend that has kv worklists
+///             validate (plan.hpp) checks what may lead outside an array or be written twice
+/// Owner       owns its arrays (host)
+/// Cost        16 B an entry, 32 B a work tile, 8 B an accumulator row
 struct KvWorklist {
   std::vector<WorklistEntry> keys;
   std::vector<KvWorkTile> work_tiles;

@@ -145,7 +145,7 @@ struct PlanHeader {
 /// arrays and invariants where it is defined.
 ///
 ///   SegmentPlan     work tiles and segments, for any mask (segment_plan.hpp)
-///   ClosedFormPlan  formulas, for masks in closed form that do not depend on the head
+///   ClosedFormPlan  closed forms, for masks that have one and do not depend on the head
 ///                   (closed_form_plan.hpp)
 ///   KvWorklist      keys sorted by live range, for backward plans of sm90 (kv_worklist.hpp)
 ///

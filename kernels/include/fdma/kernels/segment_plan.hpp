@@ -15,9 +15,9 @@ namespace fdma {
 /// therefore that of the mask in tiles, plus 40 bytes for each (batch, head, query tile), plus the
 /// kv index lists.
 ///
-/// Example     causal, q_len = kv_len = 256, tile 128 x 128, one head: work tiles of query tiles 1
-///             and 0; both walk segments full [0, 0 + 1 a step) and bitmap 0 [0 + 1 a step, 1 + 1 a
-///             step)
+/// Example     causal, q_len = kv_len = 256, tile 128 x 128, one head:
+///             work tile 0: query tile 1, segments full [0, 1), bitmap 0 [1, 2)
+///             work tile 1: query tile 0, segment bitmap 0 [0, 1)
 /// Shapes      bitmaps         [num_bitmaps, words_per_bitmap] uint64
 ///                             cpu: cell (r, c) is bit c * block_q + r, column by column
 ///                             (mask_tile().block_q rows)
