@@ -825,7 +825,7 @@ class CachedCalls:
     A cache of the plans of calls on PyTorch's tensors.
 
     The key of a call is the number of its mask and the descriptors of q, k, v
-    and the bias.
+    and the key bias.
     """
 
     def __init__(self, empty_like: object, contiguous: object, new_outputs: object) -> None:
@@ -843,7 +843,7 @@ class CachedCalls:
         q: object,
         k: object,
         v: object,
-        bias: object | None,
+        key_bias: object | None,
         heads_first: bool,
         is_backward: bool,
         is_deterministic: bool,
@@ -864,7 +864,7 @@ class CachedCalls:
         q: object,
         k: object,
         v: object,
-        bias: object | None,
+        key_bias: object | None,
         heads_first: bool,
         is_backward: bool,
         is_deterministic: bool,
@@ -877,7 +877,7 @@ class CachedCalls:
         q: object,
         k: object,
         v: object,
-        bias: object | None,
+        key_bias: object | None,
         softmax_scale: float,
         heads_first: bool,
         wants_lse: bool,

@@ -23,7 +23,7 @@ class CallParams(NamedTuple):
     w: int
     among: BlockMask | MaskExpr | str
     bias: Any
-    scale: float | None
+    softmax_scale: float | None
     heads_first: bool
     drop_zero_scores: bool
     backend: str
@@ -163,7 +163,7 @@ def _run(
             into = xp.empty((batch, q_len, heads, v.shape[3]), q.dtype)
             lse = xp.empty((batch, heads, q_len), "float32")
             out = into.swapaxes(1, 2) if params.heads_first else into
-    words: Any = {"softmax_scale": params.scale, "num_threads": params.num_threads}
+    words: Any = {"softmax_scale": params.softmax_scale, "num_threads": params.num_threads}
     held.run(q, k, v, dt_proj, a_coef, **words, out=into, lse=lse)
     return out, lse
 

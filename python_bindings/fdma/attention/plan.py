@@ -94,7 +94,7 @@ class AttentionPlan:
     @property
     def has_key_bias(self) -> bool:
         """Whether each run brings a key bias."""
-        return self._geometry.has_bias
+        return self._geometry.has_key_bias
 
     @property
     def is_closed_form(self) -> bool:

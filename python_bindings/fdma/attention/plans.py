@@ -14,8 +14,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 from .. import _fdma
 from ..masks.block_mask import BlockMask
@@ -30,9 +30,8 @@ DType = Literal["float32", "float16", "bfloat16"]
 Direction = Literal["forward", "backward"]
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """The properties of a call, besides the mask, that a plan depends on."""
+class Geometry(NamedTuple):
+    """The properties of a call, besides the mask, that a plan depends on. Part of a key."""
 
     batch: int
     heads_q: int
@@ -40,7 +39,7 @@ class Geometry:
     head_dim: int
     head_dim_v: int
     dtype: DType
-    has_bias: bool
+    has_key_bias: bool
     device: int | None
     """The CUDA device; None for the CPU."""
     direction: Direction = "forward"
@@ -59,7 +58,7 @@ class Geometry:
         They are deterministic anyway on the CPU, and a closed-form plan needs nothing more for it.
         """
         is_ordered = deterministic and self.device is not None and not self.is_closed_form
-        return replace(self, direction="backward", deterministic=is_ordered)
+        return self._replace(direction="backward", deterministic=is_ordered)
 
 
 @dataclass(frozen=True)
@@ -228,7 +227,7 @@ def _make(mask: BlockMask, geometry: Geometry, place: Place | None, num_threads:
         head_dim=geometry.head_dim,
         head_dim_v=geometry.head_dim_v,
         dtype=geometry.dtype,
-        key_bias=geometry.has_bias,
+        key_bias=geometry.has_key_bias,
         backend=geometry.backend,
         form="parametric" if geometry.is_closed_form else "segments",
         direction=geometry.direction,

@@ -40,7 +40,7 @@ class CallArguments(NamedTuple):
     """The arguments of a call besides its tensors."""
 
     mask: BlockMask | str
-    scale: float
+    softmax_scale: float
     """0: 1 / sqrt(head_dim)."""
     heads_first: bool
     deterministic: bool
@@ -222,7 +222,7 @@ def run_forward(
     lengths: Lengths = NO_LENGTHS,
 ) -> None:
     """Attention by a plan into new memory, which has no gaps."""
-    words = call.scale, call.heads_first, out_low, call.num_threads, None, *lengths
+    words = call.softmax_scale, call.heads_first, out_low, call.num_threads, None, *lengths
     for _ in range(2):
         unreadable = _fdma.attention_call(plan, q, k, v, bias, out, lse, *words)
         if not unreadable:
@@ -277,7 +277,7 @@ def backward(
             plan,
             *(q, k, v, bias, out, lse, dout, dlse),
             *grads,
-            call.scale,
+            call.softmax_scale,
             call.heads_first,
             call.deterministic,
             workspace,

@@ -72,7 +72,7 @@ struct CallKey {
   std::array<std::int64_t, 12> extents{};  ///< the extents of q, then k, then v
   std::int32_t device = 0;                 ///< -1: the host
   std::uint8_t dtype = 0;
-  bool has_bias = false, heads_first = false, is_backward = false, is_deterministic = false;
+  bool has_key_bias = false, heads_first = false, is_backward = false, is_deterministic = false;
   friend bool operator==(const CallKey&, const CallKey&) = default;
 };
 
@@ -85,7 +85,7 @@ struct CallKeyHash {
     };
     for (const std::int64_t extent : key.extents) add(static_cast<std::uint64_t>(extent));
     add(static_cast<std::uint64_t>(key.device) << 16 | std::uint64_t{key.dtype} << 8 |
-        std::uint64_t{key.has_bias} << 3 | std::uint64_t{key.heads_first} << 2 |
+        std::uint64_t{key.has_key_bias} << 3 | std::uint64_t{key.heads_first} << 2 |
         std::uint64_t{key.is_backward} << 1 | std::uint64_t{key.is_deterministic});
     return hash;
   }
@@ -100,7 +100,7 @@ struct CallDescriptor {
 /// Empty if a tensor has no descriptor, if q, k and v differ in element type, if a tensor is on
 /// another device than q, or if q, k or v has no elements.
 std::optional<CallDescriptor> call_descriptor(std::int64_t mask, nb::handle q, nb::handle k,
-                                              nb::handle v, nb::handle bias, bool heads_first) {
+                                              nb::handle v, nb::handle key_bias, bool heads_first) {
   const std::optional<TensorDescriptor> all[] = {described(q, 4), described(k, 4), described(v, 4)};
   CallDescriptor call;
   CallKey& key = call.key;
@@ -121,12 +121,12 @@ std::optional<CallDescriptor> call_descriptor(std::int64_t mask, nb::handle q, n
   key.heads_first = heads_first;
   call.tensors.q = all[0]->view;
   call.tensors.kv = {KvLayout::contiguous, all[1]->view, all[2]->view};
-  if (bias.is_none()) return call;
-  const std::optional<TensorDescriptor> added = described(bias, 3);
+  if (key_bias.is_none()) return call;
+  const std::optional<TensorDescriptor> added = described(key_bias, 3);
   if (!added || added->view.device != all[0]->view.device || added->device != all[0]->device) {
     return std::nullopt;
   }
-  key.has_bias = true;
+  key.has_key_bias = true;
   call.tensors.key_bias = added->view;
   return call;
 }
@@ -162,10 +162,10 @@ class CachedCalls {
         contiguous_(std::move(contiguous)),
         new_outputs_(std::move(new_outputs)) {}
 
-  bool add(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle bias,
+  bool add(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle key_bias,
            bool heads_first, bool is_backward, bool is_deterministic, nb::object entry,
            nb::object lse_like) {
-    std::optional<CallDescriptor> call = call_descriptor(mask, q, k, v, bias, heads_first);
+    std::optional<CallDescriptor> call = call_descriptor(mask, q, k, v, key_bias, heads_first);
     if (!call) return false;
     if (calls_.size() >= kMaxCalls) calls_.clear();
     CachedCall cached{nullptr, entry, entry.attr("plan"), std::move(lse_like)};
@@ -174,9 +174,10 @@ class CachedCalls {
     return true;
   }
 
-  nb::object find(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle bias,
+  nb::object find(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle key_bias,
                   bool heads_first, bool is_backward, bool is_deterministic) {
-    const std::optional<CallDescriptor> call = call_descriptor(mask, q, k, v, bias, heads_first);
+    const std::optional<CallDescriptor> call =
+        call_descriptor(mask, q, k, v, key_bias, heads_first);
     if (!call) return nb::none();
     const auto found = calls_.find(key_of(*call, is_backward, is_deterministic));
     if (found == calls_.end()) return nb::none();
@@ -184,9 +185,9 @@ class CachedCalls {
     return found->second.owner;
   }
 
-  nb::object run(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle bias,
+  nb::object run(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle key_bias,
                  float softmax_scale, bool heads_first, bool wants_lse, int num_threads) {
-    std::optional<CallDescriptor> call = call_descriptor(mask, q, k, v, bias, heads_first);
+    std::optional<CallDescriptor> call = call_descriptor(mask, q, k, v, key_bias, heads_first);
     if (!call) return nb::none();
     const auto found = calls_.find(call->key);
     if (found == calls_.end()) return nb::none();
@@ -249,7 +250,7 @@ void bind_cached_calls(nb::module_& module) {
       module, "CachedCalls",
       "A cache of the plans of calls on PyTorch's tensors.\n\n"
       "The key of a call is the number of its mask and the descriptors of q, k, v\n"
-      "and the bias.")
+      "and the key bias.")
       .def(nb::init<nb::object, nb::object, nb::object>(), nb::arg("empty_like"),
            nb::arg("contiguous"), nb::arg("new_outputs"),
            "Takes the functions that allocate results.\n\n"
@@ -257,18 +258,18 @@ void bind_cached_calls(nb::module_& module) {
            "new_outputs(q, k, v, heads_first, with_lse) returns (out, lse or None); it\n"
            "is called where a tensor like q cannot hold the result.")
       .def("add", &CachedCalls::add, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-           nb::arg("bias").none(), nb::arg("heads_first"), nb::arg("is_backward"),
+           nb::arg("key_bias").none(), nb::arg("heads_first"), nb::arg("is_backward"),
            nb::arg("is_deterministic"), nb::arg("entry"), nb::arg("lse_like"),
            "Adds a call, which is then made by entry.plan, and returns True.\n\n"
            "Each use sets entry.last_use to the time in nanoseconds. lse_like has the\n"
            "extents, type and device of the log-sum-exp, with any strides. The result is\n"
            "False, and nothing is added, if a tensor has no descriptor in C.")
       .def("find", &CachedCalls::find, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-           nb::arg("bias").none(), nb::arg("heads_first"), nb::arg("is_backward"),
+           nb::arg("key_bias").none(), nb::arg("heads_first"), nb::arg("is_backward"),
            nb::arg("is_deterministic"),
            "Returns the plan of a call, or None if the cache does not hold it.")
       .def("run", &CachedCalls::run, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-           nb::arg("bias").none(), nb::arg("softmax_scale"), nb::arg("heads_first"),
+           nb::arg("key_bias").none(), nb::arg("softmax_scale"), nb::arg("heads_first"),
            nb::arg("wants_lse"), nb::arg("num_threads"),
            "Computes attention by the cached forward plan, and returns out, or (out,\n"
            "lse) with wants_lse.\n\n"
