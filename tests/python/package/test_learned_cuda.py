@@ -12,6 +12,7 @@ from fdma_module import fdma as core
 
 # isort: split
 import fdma
+from fdma.attention.plans import plans
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.skipif(
@@ -120,6 +121,23 @@ def test_a_step_is_captured() -> None:
     torch.cuda.synchronize()
     for got, want in zip(captured, step(), strict=True):
         assert relative_error(got, want) < 0.01
+
+
+def test_a_captured_call_keeps_its_workspace_and_its_place_in_the_cache() -> None:
+    given = [x.detach() for x in inputs()]
+    expected = attend(*given, 60)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = attend(*given, 60)
+    pinned = [entry for entry in plans._entries.values() if entry.is_pinned]
+    assert any(isinstance(entry.plan, core.DynamicMaskAttention) for entry in pinned)
+    for _ in range(2):
+        core.release_workspaces()
+        attend(*(x.detach() for x in inputs(2300)), 600)
+        captured.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(captured, expected)
 
 
 @pytest.mark.parametrize("length", [300, 2300])

@@ -69,3 +69,76 @@ def test_a_graph_reads_lengths_at_every_replay() -> None:
         graph.replay()
         expected = plan.run(q, k, v, kv_lens=lengths)
         assert torch.equal(out, expected)
+
+
+def gradients(results: Any, leaves: Any) -> Any:
+    out, lse = results
+    torch.manual_seed(9)
+    seen = torch.where(lse > -torch.inf, lse, 0)
+    return torch.autograd.grad((out * torch.randn_like(out)).sum() + seen.sum() / 8, leaves)
+
+
+def expect_gradients(got: Any, expected: Any) -> None:
+    for x, y in zip(got, expected, strict=True):
+        assert (x - y).float().norm() <= 0.01 * y.float().norm() and y.any()
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_gradients_in_closed_form(deterministic: bool) -> None:
+    leaves = [x.requires_grad_() for x in tensors()]
+    for spec in ("causal", "causal & window(100)", "causal & (window(9) | sink(4))", "prefix(70)"):
+        plan = fdma.plan(
+            spec, q=leaves[0], k=leaves[1], closed_form=True, gradients=True,
+            deterministic=deterministic,
+        )  # fmt: skip
+        words: Any = {"deterministic": deterministic, "return_lse": True}
+        expected = gradients(attend(*leaves, spec, **words), leaves)
+        got = gradients(plan.run(*leaves, **words), leaves)
+        expect_gradients(got, expected)
+        if deterministic:
+            again = gradients(plan.run(*leaves, **words), leaves)
+            assert all(torch.equal(a, b) for a, b in zip(got, again, strict=True))
+        lengths = [[120, 300], [250, 170]]
+        on_gpu = [torch.tensor(x, dtype=torch.int32, device="cuda") for x in lengths]
+        short = gradients(plan.run(*leaves, q_lens=on_gpu[0], kv_lens=on_gpu[1], **words), leaves)
+        mask = fdma.compile(spec, lengths[0], lengths[1])
+        expect_gradients(short, gradients(attend(*leaves, mask, **words), leaves))
+        assert not short[0][0, :, 120:].any()
+        assert not any(x[0, :, 250:].any() or x[1, :, 170:].any() for x in short[1:])
+
+
+def test_gradients_of_documents_in_closed_form() -> None:
+    leaves = [x.requires_grad_() for x in tensors()]
+    plan = fdma.plan("causal", q=leaves[0], k=leaves[1], closed_form=True)
+    for borders in ([0, 50, 300], [0, 128, 129, 300]):
+        on_gpu = torch.tensor(borders, dtype=torch.int32, device="cuda")
+        mask = fdma.compile(fdma.causal() & fdma.documents(cu_seqlens=borders), 300)
+        expected = gradients(attend(*leaves, mask, return_lse=True), leaves)
+        out = plan.run(*leaves, cu_seqlens_q=on_gpu, return_lse=True)
+        expect_gradients(gradients(out, leaves), expected)
+
+
+def test_a_graph_of_gradients_reads_lengths_at_every_replay() -> None:
+    leaves = [x.requires_grad_() for x in tensors()]
+    plan = fdma.plan("causal", q=leaves[0], k=leaves[1], closed_form=True, gradients=True)
+    lengths = torch.tensor([100, 300], dtype=torch.int32, device="cuda")
+    dout = torch.randn_like(leaves[0])
+
+    def step() -> Any:
+        out = plan.run(*leaves, q_lens=lengths, kv_lens=lengths)
+        return torch.autograd.grad(out, leaves, dout)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for given in ([300, 40], [7, 299]):
+        lengths.copy_(torch.tensor(given))
+        fdma.clear_plans()  # the plan object keeps its plans, and they their captured workspaces
+        graph.replay()
+        torch.cuda.synchronize()
+        expect_gradients(captured, step())
