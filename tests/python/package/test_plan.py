@@ -515,3 +515,8 @@ def test_autocast_is_seen(torch: Any) -> None:
         assert out.dtype == torch.bfloat16 and lse.dtype == torch.float32
         with pytest.raises(ValueError, match=r"q: expected float32, for which .* got bfloat16"):
             plan.run(q, k, v)
+    closed = fdma.plan("causal", **SHAPE, dtype="bfloat16", closed_form=True)
+    leaf = q.clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        closed.run(leaf, k, v, q_lens=torch.tensor([9, 150], dtype=torch.int32)).sum().backward()
+    assert leaf.grad.dtype == torch.float32 and not leaf.grad[0, :, 9:].any() and leaf.grad.any()
