@@ -36,6 +36,7 @@ using FloatVec = hn::Vec<FloatTag>;
 inline constexpr std::size_t kLanes = hn::MaxLanes(FloatTag());
 inline constexpr int kMaxNv = kLanes == 16 ? 4 : 2;
 inline constexpr int kUnroll = 6;
+inline constexpr float kLog2E = 1.44269504088896340736F;
 
 /// scores[i * width + r] = sum over d of k_rows[i][d] * q[d * width + r], for kKeys keys.
 template <int kNv, int kKeys>
@@ -229,12 +230,13 @@ HWY_INLINE FloatVec exp2_of(FloatVec x) {
   return hn::IfThenElse(hn::Lt(x, hn::Set(tag, -126.0F)), hn::Zero(tag), scaled);
 }
 
-/// One step of online softmax over the scores of a chunk, in place: scores become weights 2^(s -
-/// max). Updates max and sum, writes alpha = 2^(old max - new max). Returns false if alpha is all
-/// ones. `bias` (in powers of two, may be null) is added per key; `row_bits` (may be null) says
-/// which rows see a key.
-template <int kNv>
-HWY_NOINLINE bool softmax_step(float* HWY_RESTRICT scores, std::size_t num_keys, const float* bias,
+/// One step of online softmax over the scaled products of a chunk, in place: they become logits by
+/// `score`, then weights 2^(s - max), then what `weight` makes of them. Updates max and sum, writes
+/// alpha = 2^(old max - new max). Returns false if alpha is all ones. `pairs.at(key, row)` are the
+/// pairs of a vector; `row_bits` (may be null) says which rows see a key.
+template <int kNv, class Score, class Weight, class Pairs>
+HWY_NOINLINE bool softmax_step(float* HWY_RESTRICT scores, std::size_t num_keys, const Score& score,
+                               const Weight& weight, const Pairs& pairs,
                                const std::uint64_t* row_bits, std::size_t words_per_key,
                                std::size_t first_row, float* HWY_RESTRICT max,
                                float* HWY_RESTRICT sum, float* HWY_RESTRICT alpha) {
@@ -245,7 +247,7 @@ HWY_NOINLINE bool softmax_step(float* HWY_RESTRICT scores, std::size_t num_keys,
   FDMA_UNROLL for (int v = 0; v < kNv; ++v) {
     highest[v] = hn::LoadU(tag, max + static_cast<std::size_t>(v) * kLanes);
   }
-  if (bias == nullptr && row_bits == nullptr) {
+  if (Score::kIsIdentity && row_bits == nullptr) {
     for (std::size_t key = 0; key < num_keys; ++key) {
       FDMA_UNROLL for (int v = 0; v < kNv; ++v) {
         highest[v] = hn::Max(highest[v], hn::LoadU(tag, scores + key * kWidth +
@@ -254,17 +256,16 @@ HWY_NOINLINE bool softmax_step(float* HWY_RESTRICT scores, std::size_t num_keys,
     }
   } else {
     for (std::size_t key = 0; key < num_keys; ++key) {
-      const FloatVec shift = hn::Set(tag, bias == nullptr ? 0.0F : bias[key]);
       FDMA_UNROLL for (int v = 0; v < kNv; ++v) {
-        float* at = scores + key * kWidth + static_cast<std::size_t>(v) * kLanes;
-        FloatVec score = hn::Add(hn::LoadU(tag, at), shift);
+        const std::size_t lane = static_cast<std::size_t>(v) * kLanes;
+        float* at = scores + key * kWidth + lane;
+        FloatVec logit = score.logit(hn::LoadU(tag, at), pairs.at(key, first_row + lane));
         if (row_bits != nullptr) {
-          const auto seen = rows_that_see(row_bits + key * words_per_key,
-                                          first_row + static_cast<std::size_t>(v) * kLanes);
-          score = hn::IfThenElse(seen, score, minus_infinity);
+          const auto seen = rows_that_see(row_bits + key * words_per_key, first_row + lane);
+          logit = hn::IfThenElse(seen, logit, minus_infinity);
         }
-        hn::StoreU(score, tag, at);
-        highest[v] = hn::Max(highest[v], score);
+        hn::StoreU(logit, tag, at);
+        highest[v] = hn::Max(highest[v], logit);
       }
     }
   }
@@ -283,10 +284,11 @@ HWY_NOINLINE bool softmax_step(float* HWY_RESTRICT scores, std::size_t num_keys,
   }
   for (std::size_t key = 0; key < num_keys; ++key) {
     FDMA_UNROLL for (int v = 0; v < kNv; ++v) {
-      float* at = scores + key * kWidth + static_cast<std::size_t>(v) * kLanes;
-      const FloatVec weight = exp2_of(hn::Sub(hn::LoadU(tag, at), base[v]));
-      hn::StoreU(weight, tag, at);
-      total[v] = hn::Add(total[v], weight);
+      const std::size_t lane = static_cast<std::size_t>(v) * kLanes;
+      float* at = scores + key * kWidth + lane;
+      const FloatVec p = exp2_of(hn::Sub(hn::LoadU(tag, at), base[v]));
+      hn::StoreU(weight.weigh(p, pairs.at(key, first_row + lane)), tag, at);
+      total[v] = hn::Add(total[v], p);
     }
   }
   FDMA_UNROLL for (int v = 0; v < kNv; ++v) {
@@ -295,49 +297,48 @@ HWY_NOINLINE bool softmax_step(float* HWY_RESTRICT scores, std::size_t num_keys,
   return is_rescaled;
 }
 
-/// Gradients of a chunk's scores, with keys in lanes, in place. Scores become P = 2^(s - exponent),
-/// and dweights (the gradients of P) become dS = P * (dP - shift); both are 0 where a key does not
-/// see a column. exponent and shift are those of the column. dS is added to dbias and stored in
-/// ds_rows, row by row with `stride`. `bias` (in powers of two, by lane) and `row_bits` may be
-/// null.
-template <int kNv>
+/// Gradients of a chunk's scaled products, with keys in lanes, in place. `scores` become P =
+/// 2^(logit - exponent) times the factors of `weight`, and dweights (the gradients of that) become
+/// the gradients of the scaled products by `score`; both are 0 where a key does not see a column.
+/// exponents and shifts are those of the column's query. The gradients are also stored in ds_rows,
+/// row by row with `stride`. `pairs.at(column, row)` are the pairs of a vector; `row_bits` may be
+/// null. With kSumsLogits only ds_rows are written, with dS = P * (dP - shift) before `score`.
+template <int kNv, bool kSumsLogits, class Score, class Weight, class Pairs>
 HWY_NOINLINE void gradient_step(float* HWY_RESTRICT scores, float* HWY_RESTRICT dweights,
-                                const std::int32_t* columns, std::size_t num_columns,
-                                const float* exponents, const float* shifts, const float* bias,
+                                std::size_t num_columns, const Score& score, const Weight& weight,
+                                const Pairs& pairs, const float* exponents, const float* shifts,
                                 const std::uint64_t* row_bits, std::size_t words_per_column,
-                                std::size_t first_row, float* HWY_RESTRICT dbias,
-                                float* HWY_RESTRICT ds_rows, std::size_t stride) {
+                                std::size_t first_row, float* HWY_RESTRICT ds_rows,
+                                std::size_t stride) {
   const FloatTag tag;
   constexpr std::size_t kWidth = kNv * kLanes;
-  FloatVec offset[kNv], sum[kNv];
-  FDMA_UNROLL for (int v = 0; v < kNv; ++v) {
-    const auto at = static_cast<std::size_t>(v) * kLanes;
-    offset[v] = bias == nullptr ? hn::Zero(tag) : hn::LoadU(tag, bias + at);
-    sum[v] = hn::LoadU(tag, dbias + at);
-  }
+  typename Score::template KeySums<kNv> sums(score, first_row);
   for (std::size_t i = 0; i < num_columns; ++i) {
-    const FloatVec exponent = hn::Set(tag, exponents[columns[i]]);
-    const FloatVec shift = hn::Set(tag, shifts[columns[i]]);
+    const std::int64_t query = pairs.at(i, first_row).q;
+    const FloatVec exponent = hn::Set(tag, exponents[query]);
+    const FloatVec shift = hn::Set(tag, shifts[query]);
     FDMA_UNROLL for (int v = 0; v < kNv; ++v) {
       const auto lane = static_cast<std::size_t>(v) * kLanes;
-      float* const score = scores + i * kWidth + lane;
-      float* const gradient = dweights + i * kWidth + lane;
-      FloatVec p = exp2_of(hn::Sub(hn::Add(hn::LoadU(tag, score), offset[v]), exponent));
-      FloatVec ds = hn::Mul(p, hn::Sub(hn::LoadU(tag, gradient), shift));
+      const auto at = pairs.at(i, first_row + lane);
+      float* const to_p = scores + i * kWidth + lane;
+      float* const to_gradient = dweights + i * kWidth + lane;
+      const FloatVec product = hn::LoadU(tag, to_p);
+      FloatVec p = exp2_of(hn::Sub(score.logit(product, at), exponent));
+      FloatVec ds = hn::Mul(p, hn::Sub(weight.weigh(hn::LoadU(tag, to_gradient), at), shift));
       if (row_bits != nullptr) {
         const auto seen = rows_that_see(row_bits + i * words_per_column, first_row + lane);
         p = hn::IfThenElseZero(seen, p);
         ds = hn::IfThenElseZero(seen, ds);
       }
-      hn::StoreU(p, tag, score);
-      hn::StoreU(ds, tag, gradient);
+      if constexpr (!kSumsLogits) {
+        ds = sums.gradient(ds, product, at, v);
+        hn::StoreU(weight.weigh(p, at), tag, to_p);
+        hn::StoreU(ds, tag, to_gradient);
+      }
       hn::StoreU(ds, tag, ds_rows + i * stride + lane);
-      sum[v] = hn::Add(sum[v], ds);
     }
   }
-  FDMA_UNROLL for (int v = 0; v < kNv; ++v) {
-    hn::StoreU(sum[v], tag, dbias + static_cast<std::size_t>(v) * kLanes);
-  }
+  sums.store();
 }
 
 }  // namespace fdma::cpu::HWY_NAMESPACE

@@ -15,7 +15,6 @@
 #include <cstring>
 #include <type_traits>
 
-#include "call/strided.hpp"
 #include "cpu/rows-inl.hpp"
 #include "cpu/scratch.hpp"
 #include "fdma/kernels/segment_iterator.hpp"
@@ -24,8 +23,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace fdma::cpu::HWY_NAMESPACE {
-
-constexpr float kLog2E = 1.44269504088896340736F;
 
 /// A group of rows in lanes, `nv` vectors wide, from row `first_row` of the tile.
 struct Panel {
@@ -138,15 +135,16 @@ class TileWalk {
     return range;
   }
 
-  /// Points `rows` at the chunk's rows of a tensor, converted unless they are float32.
-  void find_rows(const Strided& tensor, std::int64_t head, std::size_t length, float* scratch,
+  /// Points `rows` at row_of(column) of the chunk's columns, converted unless they are float32.
+  template <class RowOf>
+  void find_rows(const RowOf& row_of, DType dtype, std::size_t length, float* scratch,
                  std::vector<const float*>& rows) const {
     for (std::size_t i = 0; i < num_columns_; ++i) {
-      const char* row = tensor.row(work_tile_.batch, chunk_.columns[i], head);
-      if (tensor.dtype == DType::float32) {
+      const char* row = row_of(chunk_.columns[i]);
+      if (dtype == DType::float32) {
         rows[i] = reinterpret_cast<const float*>(row);
       } else {
-        load_row(row, tensor.dtype, length, scratch + i * length);
+        load_row(row, dtype, length, scratch + i * length);
         rows[i] = scratch + i * length;
       }
     }
