@@ -131,7 +131,7 @@ def _run(
         bias = _full_bias(xp, bias, extents)
     num_threads = process_threads(params.num_threads)
     counts = extents.batch, extents.heads, extents.q_len, extents.kv_len
-    compiled = block_mask(mask, *counts, num_threads)
+    compiled = block_mask(mask, *counts, num_threads, heads_first)
     if extents.batch == 0:
         out = xp.empty((*q.shape[:3], extents.head_dim_v), q.dtype)
         rows = (extents.batch, extents.heads, extents.q_len)

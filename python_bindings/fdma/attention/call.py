@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 import numpy as np
 
 from .. import _fdma
+from .foreign_keywords import refuse_keywords
 from .plans import plans
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def attention(
     backend: Backend = "auto",
     *,
     num_threads: int | None = None,
+    **others: NoReturn,
 ) -> Any:
     """softmax(scale * q k^T + bias, masked) v, computing only what the mask keeps.
 
@@ -106,7 +108,8 @@ def attention(
     stride must be 1, and on a GPU the others must be multiples of 8 elements and the address a
     multiple of 16 bytes.
 
-    Raises TypeError and ValueError, which name the argument; NotImplementedError, which names what
+    Raises TypeError and ValueError, which name the argument (`others` are the keywords of other
+    libraries: the error says what to write instead); NotImplementedError, which names what
     the backend lacks (an element type, a head size, a gradient); MemoryError.
 
     Cost: the first call with a mask makes a plan, which takes some milliseconds. Plans are cached
@@ -117,6 +120,8 @@ def attention(
     >>> fdma.attention(q, k, v, "causal & window(64)").shape
     (1, 8, 300, 64)
     """
+    if others:
+        refuse_keywords(attention, others)
     run = _runners.get(type(q))
     if run is None:
         run = runner_of(q)

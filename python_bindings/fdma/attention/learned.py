@@ -8,7 +8,7 @@ learns the scores through this bias.
 from __future__ import annotations
 
 import operator
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ..masks.compile import compile
 from ..masks.expr_types import MaskExpr
 from ..masks.names import intervals, topk
 from .call import Backend, Layout, attention
+from .foreign_keywords import refuse_keywords
 from .frameworks import framework, in_framework
 from .mask_argument import block_mask
 from .plans import Entry, plans
@@ -273,6 +274,7 @@ def dynamic_mask_attention(
     backend: Backend = "auto",
     *,
     num_threads: int | None = None,
+    **others: NoReturn,
 ) -> Any:
     """Attention in which every query keeps the keys of highest ZOH score and adds it to its logits.
 
@@ -302,6 +304,8 @@ def dynamic_mask_attention(
     >>> fdma.dynamic_mask_attention(q, k, v, dt_proj, a_coef, 32).shape
     (1, 4, 200, 16)
     """
+    if others:
+        refuse_keywords(dynamic_mask_attention, others)
     if bias not in ("exp", "log", "none"):
         raise ValueError(f'bias: expected "exp", "log" or "none", got {bias!r}')
     tensors: Any = (q, k, v)

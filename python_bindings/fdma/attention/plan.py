@@ -8,12 +8,13 @@ lengths and documents of one call) goes by arrays.py and plan_torch.py.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from ..estimate import Device, Estimate, estimate
 from ..masks.block_mask import BlockMask
 from ..masks.expr_types import MaskExpr
 from .call import Layout, runner_of
+from .foreign_keywords import refuse_keywords
 from .frameworks import framework
 from .plan_arguments import are_same, compiled_mask, described, functions_of, shape_of
 from .plans import DType, Entry, Geometry, Place, plans
@@ -156,6 +157,7 @@ class AttentionPlan:
         cu_seqlens_q: Any = None,
         cu_seqlens_k: Any = None,
         num_threads: int | None = None,
+        **others: NoReturn,
     ) -> Any:
         """Attention on tensors of the plan's shape, dtype and place, as `fdma.attention` does it.
 
@@ -188,6 +190,8 @@ class AttentionPlan:
         >>> bool(np.allclose(packed[:, :, 70:], alone, atol=1e-6))
         True
         """
+        if others:
+            refuse_keywords(AttentionPlan.run, others)
         self._check_tensors(q, k, v)
         if (key_bias is not None) != self.has_key_bias:
             raise ValueError(
@@ -329,6 +333,7 @@ def plan(
     gradients: bool = False,
     deterministic: bool = False,
     num_threads: int | None = None,
+    **others: NoReturn,
 ) -> AttentionPlan:
     """Plans attention with a mask, so that `AttentionPlan.run` does nothing but run.
 
@@ -358,6 +363,8 @@ def plan(
     >>> fdma.plan("causal", q=(2, 8, 1024, 64), k=(2, 8, 1024, 64))  # doctest: +ELLIPSIS
     <AttentionPlan cpu, float32, batch 2, heads 8 over 8, 1024 x 1024, head_dim 64, tile ...>
     """
+    if others:
+        refuse_keywords(plan, others)
     tensors = {"q": q, "k": k, "v": k if v is None else v}
     q_shape, k_shape, v_shape = (shape_of(name, x) for name, x in tensors.items())
     shape = checked_extents(q_shape, k_shape, v_shape, is_heads_first(layout))
@@ -365,7 +372,7 @@ def plan(
         raise ValueError("q: expected at least 1 batch element, got 0")
     element, index, place = described(tensors, dtype, device)
     threads = process_threads(num_threads)
-    compiled = compiled_mask(mask, shape, closed_form, threads)
+    compiled = compiled_mask(mask, shape, closed_form, threads, layout == "bhsd")
     geometry = Geometry(
         shape.batch,
         shape.heads,

@@ -85,13 +85,15 @@ def _place_on(index: int) -> Place:
     return Place(index)
 
 
-def compiled_mask(mask: Any, shape: Extents, closed_form: bool, num_threads: int) -> BlockMask:
+def compiled_mask(
+    mask: Any, shape: Extents, closed_form: bool, num_threads: int, heads_first: bool
+) -> BlockMask:
     """The mask of a plan; for a plan in closed form, in format "parametric"."""
     counts = shape.batch, shape.heads, shape.q_len, shape.kv_len
     if not closed_form:
-        return block_mask(mask, *counts, num_threads)
+        return block_mask(mask, *counts, num_threads, heads_first)
     if isinstance(mask, BlockMask):
-        check_shape(mask, *counts)
+        check_shape(mask, *counts, heads_first)
         return mask if mask.format == "parametric" else mask.to_format("parametric")
     lengths = shape.q_len, shape.kv_len, shape.batch, shape.heads
     given = DENSE if mask is None else mask

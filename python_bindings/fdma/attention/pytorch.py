@@ -283,4 +283,4 @@ def _named(
 def _resolved(mask: Any, q: Any, k: Any, v: Any, heads_first: bool, num_threads: int) -> BlockMask:
     extents = extents_of(q, k, v, heads_first)
     counts = extents.batch, extents.heads, extents.q_len, extents.kv_len
-    return block_mask(mask, *counts, num_threads)
+    return block_mask(mask, *counts, num_threads, heads_first)

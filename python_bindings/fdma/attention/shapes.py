@@ -17,6 +17,12 @@ DTYPES: dict[str, DType] = {
 }
 
 
+_LAYOUTS_OF_OTHERS = {
+    **dict.fromkeys(("bhsd", "bhnd", "bnsd", "hnd", "bhld", "bhtd", "bntd"), "bhsd"),
+    **dict.fromkeys(("bshd", "bnhd", "bsnd", "nhd", "bmhk", "blhd", "bthd", "btnd"), "bshd"),
+}
+
+
 class Extents(NamedTuple):
     """The extents of one call."""
 
@@ -34,7 +40,9 @@ def is_heads_first(layout: str) -> bool:
         return True
     if layout == "bshd":
         return False
-    raise ValueError(f'layout: expected "bhsd" or "bshd", got {layout!r}')
+    known = _LAYOUTS_OF_OTHERS.get(str(layout).lower(), "")
+    hint = f'; write "{known}"' if known else ""
+    raise ValueError(f'layout: expected "bhsd" or "bshd", got {layout!r}{hint}')
 
 
 def checked_scale(scale: float | None, name: str = "scale") -> float:
@@ -73,7 +81,8 @@ def checked_extents(
     for name, shape in (("q", q), ("k", k), ("v", v)):
         if len(shape) != 4:
             raise ValueError(
-                f"{name}: expected 4 dimensions [batch, {axes}, head_dim], got {len(shape)}"
+                f"{name}: expected 4 dimensions [batch, {axes}, head_dim], got {list(shape)}"
+                + _with_batch(name, len(shape), heads_first)
             )
     head, length = (1, 2) if heads_first else (2, 1)
     batch, heads, heads_kv = q[0], q[head], k[head]
@@ -87,10 +96,24 @@ def checked_extents(
         if count == 0:
             raise ValueError(f"{name}: expected at least 1 head, got 0")
     if heads % heads_kv != 0:
+        hint = ""
+        if q[length] % max(k[length], 1) == 0:
+            other = "bshd" if heads_first else "bhsd"
+            swapped = "len, heads" if heads_first else "heads, len"
+            hint = f'; if these tensors are [batch, {swapped}, head_dim], pass layout="{other}"'
         raise ValueError(
-            f"k: expected a number of heads that divides the {heads} of q, got {heads_kv}"
+            f"k: expected a number of heads that divides the {heads} of q, got {heads_kv}{hint}"
         )
     return Extents(batch, heads, heads_kv, q[length], k[length], q[3], v[3])
+
+
+def _with_batch(name: str, rank: int, heads_first: bool) -> str:
+    """How to give a tensor without a batch dimension, or without heads."""
+    if rank == 3:
+        return f"; write {name}[None] for a batch of one"
+    if rank == 2:
+        return f"; write {name}[None, {'None' if heads_first else ':, None'}] for one head"
+    return ""
 
 
 def checked_backend(backend: str, is_on_gpu: bool, where: Any) -> None:

@@ -94,7 +94,7 @@ def plan_of(
         return plan
     extents, geometry, place = _geometry(q, k, v, bias, call, direction)
     counts = extents.batch, extents.heads, extents.q_len, extents.kv_len
-    mask = block_mask(call.mask, *counts, call.num_threads)
+    mask = block_mask(call.mask, *counts, call.num_threads, call.heads_first)
     if extents.batch == 0:
         return None
     entry = plans.entry(mask, geometry, place, call.num_threads)

@@ -21,6 +21,7 @@ from .. import _fdma
 from ..masks.block_mask import BlockMask
 from ..masks.compile import compile as compile_mask
 from ..masks.compiled_regions import made_outside
+from ..masks.no_mask import described
 from .arrays import Host, import_torch, integers, mask_of, pair
 from .flex_mask_mod import MaskMod, mask_mod_of_tables
 
@@ -244,7 +245,7 @@ def _fields_of(block_mask: Any) -> Mapping[str, Any]:
     else:
         raise TypeError(
             "block_mask: expected a BlockMask of FlexAttention or a mapping of its fields, got "
-            f"{type(block_mask).__name__}"
+            f"{described(block_mask)}"
         )
     fields = {name: value for name, value in given.items() if value is not None}
     for name in ("seq_lengths", "BLOCK_SIZE", "kv_num_blocks", "kv_indices"):

@@ -308,6 +308,9 @@ class BlockMask(_OtherRooms):
         """
         _check_format(format)
         array: Any = np.asarray(cells) if isinstance(cells, list | tuple) else cells
+        from .no_mask import check_cells
+
+        check_cells(array)
         return cls._wrap(_fdma.BlockMask.from_dense(array, block=block_sides(block), format=format))
 
     def to_columns(
@@ -503,8 +506,24 @@ class BlockMask(_OtherRooms):
     @made_outside
     def _combine(self, other: object, operation: Operation) -> BlockMask:
         if not isinstance(other, BlockMask):
-            return NotImplemented  # type: ignore[no-any-return]
+            _refuse_operand(other, operation)
         return BlockMask._wrap(self._core.combine(other._core, operation))
+
+    def __rand__(self, other: object) -> NoReturn:
+        """Raises TypeError: the other side is no BlockMask, which has `&` itself."""
+        _refuse_operand(other, "and")
+
+    def __ror__(self, other: object) -> NoReturn:
+        """Raises TypeError: the other side is no BlockMask, which has `|` itself."""
+        _refuse_operand(other, "or")
+
+    def __rxor__(self, other: object) -> NoReturn:
+        """Raises TypeError: the other side is no BlockMask, which has `^` itself."""
+        _refuse_operand(other, "xor")
+
+    def __rsub__(self, other: object) -> NoReturn:
+        """Raises TypeError: the other side is no BlockMask, which has `-` itself."""
+        _refuse_operand(other, "minus")
 
     def __bool__(self) -> NoReturn:
         """Raises TypeError, because `mask_a and mask_b` would return one of the two masks."""
@@ -701,13 +720,22 @@ def add_methods(methods: type) -> None:
             setattr(BlockMask, name, member)
 
 
+def _refuse_operand(value: object, operation: Operation) -> NoReturn:
+    from .no_mask import described
+
+    sign = {"and": "&", "or": "|", "xor": "^", "minus": "-"}[operation]
+    raise TypeError(f"{sign}: expected a BlockMask on both sides, got {described(value)}")
+
+
 def _refuse(name: str) -> NoReturn:
     raise AttributeError(f"{name}: a BlockMask does not change")
 
 
 def _mask(name: str, value: object) -> BlockMask:
     if not isinstance(value, BlockMask):
-        raise TypeError(f"{name}: expected a BlockMask, got {type(value).__name__}")
+        from .no_mask import described
+
+        raise TypeError(f"{name}: expected a BlockMask, got {described(value)}")
     return value
 
 

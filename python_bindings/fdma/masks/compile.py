@@ -7,6 +7,7 @@ lowers the mask (docs/architecture.md) without the GIL.
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -18,12 +19,37 @@ from . import names
 from .block_mask import BlockMask, Format
 from .compiled_regions import made_outside
 from .expr_types import MaskExpr, MaskLike, TableExpr, _is_condition, _same_symbols
+from .no_mask import described
 from .table_arrays import as_array, describe, is_same, on_host
 
 __all__ = ["compile"]
 
 MaskMod: TypeAlias = Callable[[Any, Any, Any, Any], Any]
 Lengths: TypeAlias = "int | Sequence[int] | np.ndarray[Any, Any] | Any"
+
+# Arguments of create_block_mask, of attention and of other libraries' masks.
+_IN_THE_MASK = "write it in the mask"
+_INSTEAD = {
+    "B": "write batch=",
+    "H": "write heads=",
+    "Q_LEN": "write q_len=",
+    "KV_LEN": "write kv_len=",
+    "BLOCK_SIZE": "write block=",
+    "block_size": "write block=",
+    "device": "leave it out: a mask is compiled on the host and serves every device",
+    "num_heads": "write heads=",
+    "n_heads": "write heads=",
+    "batch_size": "write batch=",
+    "seq_len": "write q_len=",
+    "threads": "write num_threads=",
+    "window_size": f'{_IN_THE_MASK}, "causal & window(w)"',
+    "window": f'{_IN_THE_MASK}, "causal & window(w)"',
+    "sliding_window": f'{_IN_THE_MASK}, "causal & window(w)"',
+    "is_causal": f'{_IN_THE_MASK}, "causal"',
+    "causal": f'{_IN_THE_MASK}, "causal"',
+    "mask_mod": "write it as the first argument",
+    "score_mod": "FDMA has masks and a bias per key, no functions of scores",
+}
 
 FunctionReader: TypeAlias = "Callable[[MaskMod, tuple[int, int, int, int] | None], MaskExpr]"
 _function_reader: list[FunctionReader] = []
@@ -89,9 +115,13 @@ def compile(
     kv_lens = q_lens if kv_len is None else _lengths("kv_len", kv_len)
     count = max(len(q_lens), len(kv_lens)) if batch is None else _integer("batch", batch)
     num_heads = _integer("heads", heads)
+    for name, number in (("batch", count), ("heads", num_heads)):
+        if number < 1:
+            raise ValueError(f"{name}: expected at least 1, got {number}")
     is_function = not isinstance(mask, str | MaskExpr | TableExpr) and callable(mask)
     if sample and not is_function:
-        raise TypeError(f"sample: only functions are sampled, got {_kind_of(mask)}")
+        kind = type(mask).__name__
+        raise TypeError(f"sample: only functions are sampled, got {kind}; leave sample out")
     arrays: dict[str, Any] = {}
     if isinstance(mask, str):
         expr = _fdma.parse_expr(mask)
@@ -123,7 +153,7 @@ def _finished(mask: Any) -> tuple[_fdma.Expr, dict[str, Any]]:
         if not isinstance(mask, TableExpr) and not _is_condition(mask):
             raise TypeError(
                 "mask: expected a MaskExpr, a text of the mask language or a function of (b, h, "
-                f"q_idx, kv_idx), got {_kind_of(mask)}"
+                f"q_idx, kv_idx), got {described(mask)}"
             )
         mask = MaskExpr(mask)
     if not mask._arrays:
@@ -137,9 +167,7 @@ def _of_function(
     function: Any, sample: bool, q_len: int, kv_len: int, batch: int, heads: int
 ) -> MaskExpr:
     if getattr(function, "__module__", None) == names.__name__:
-        raise TypeError(
-            f"mask: expected a mask, got the function that makes it: call {function.__name__}(..)"
-        )
+        raise TypeError(f"mask: expected a mask, got {described(function)}")
     (reader,) = _function_reader
     return reader(function, (q_len, kv_len, batch, heads) if sample else None)
 
@@ -149,12 +177,6 @@ def read_functions_by(reader: FunctionReader) -> None:
     batch, heads) if they are given. The package calls it: the tracer, which does this, knows masks.
     """
     _function_reader[:] = [reader]
-
-
-def _kind_of(value: object) -> str:
-    if isinstance(value, BlockMask):
-        return "a BlockMask, which is compiled already (to_format converts it)"
-    return type(value).__name__
 
 
 def _bound(
@@ -175,9 +197,11 @@ def _bound(
     for name, value in (given | named).items():
         if name not in wanted:
             has = ", ".join(f"@{known}" for known in wanted) or "none"
+            instead = "" if name in given else _INSTEAD.get(name, "")
             raise ValueError(
                 f"{name}: the mask has no table @{name} (it has {has})"
                 + ("" if name in given else f", and compile no argument {name}")
+                + (f"; {instead}" if instead else "")
             )
         array = as_array(value, name)
         if name in travelling and not is_same(array, travelling[name]):
@@ -187,18 +211,26 @@ def _bound(
         arrays[name] = array
     for name in wanted:
         if name not in arrays:
-            raise ValueError(
-                f"{name}: no array for table @{name}; give it as {name}=.. or in tables"
-            )
+            is_argument = name in inspect.signature(compile).parameters
+            how = f'tables={{"{name}": ..}}' if is_argument else f"{name}=.. or in tables"
+            raise ValueError(f"{name}: no array for table @{name}; give it as {how}")
     return {name: on_host(array) for name, array in arrays.items()}
 
 
 # ---- numbers
 
 
+_ORDER = (
+    "; the order is fdma.compile(mask, q_len, kv_len, batch, heads), that of create_block_mask is "
+    "mask_mod, B, H, Q_LEN, KV_LEN"
+)
+
+
 def _integer(name: str, value: object) -> int:
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
+        kind = type(value).__name__
+        hint = _ORDER if value is None and name == "q_len" else ""
+        raise TypeError(f"{name}: expected an integer, got {kind}{hint}")
     return operator.index(value)
 
 

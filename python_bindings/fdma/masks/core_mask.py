@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _fdma
+from .no_mask import described
 
 
 def core_of(name: str, mask: Any) -> _fdma.BlockMask:
@@ -12,5 +13,6 @@ def core_of(name: str, mask: Any) -> _fdma.BlockMask:
     core = getattr(mask, "_core", mask)
     if isinstance(core, _fdma.BlockMask):
         return core
-    kind = type(mask).__name__
-    raise TypeError(f"{name}: expected a BlockMask (fdma.compile makes them), got {kind}")
+    raise TypeError(
+        f"{name}: expected a BlockMask (fdma.compile makes them), got {described(mask)}"
+    )

@@ -419,10 +419,19 @@ class IntExpr(_Integers):
 def _no_identity(made: MaskExpr, sign: str, other: object) -> MaskExpr:
     """`made`, or a TypeError if it is NotImplemented, which Python would turn into False."""
     if made is NotImplemented and not isinstance(other, _Expr):
+        _refuse_other_mask(sign, other)
         raise TypeError(
             f"{sign}: expected an integer, a condition or a table entry, got {_type_name(other)}"
         )
     return made
+
+
+def _refuse_other_mask(sign: str, other: object) -> None:
+    """TypeError for a mask that is no expression: a text, a BlockMask of FDMA or of PyTorch."""
+    from .no_mask import as_operand
+
+    if instead := as_operand(other):
+        raise TypeError(f"{sign}: expected a condition, got {instead}")
 
 
 _LOGICAL = {"bit_and": "logical_and", "bit_or": "logical_or", "bit_xor": "logical_xor"}
@@ -508,6 +517,7 @@ class MaskExpr(_Expr):
                     f"{_SIGN_OF[op]}: expected a condition, got a function; named masks are calls, "
                     f"{getattr(other, '__name__', 'causal')}()"
                 )
+            _refuse_other_mask(_SIGN_OF[op], other)
             return cast(MaskExpr, NotImplemented)
         return _apply(MaskExpr, op, *((operand, self) if is_reversed else (self, operand)))
 

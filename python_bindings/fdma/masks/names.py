@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from .. import _fdma
 from .compiled_regions import made_outside
@@ -38,7 +38,7 @@ from .expr_types import (
     _type_name,
     _variable,
 )
-from .table_arrays import Kind, check_name, describe, is_array, merge
+from .table_arrays import Kind, check_kind, check_name, describe, is_array, merge
 
 if TYPE_CHECKING:
     from typing import overload
@@ -82,11 +82,15 @@ _OPEN_SIDE = "write math.inf for a side without a bound, k and pos for a band be
 def _number(mask: str, parameter: str, value: object) -> _Expr:
     if isinstance(value, str):
         value = _by_name(f"{mask}: {parameter}", value)
-    operand = _int_or_none(value)
+    try:
+        operand = _int_or_none(value)
+    except OverflowError as error:
+        raise OverflowError(f"{mask}: {parameter}: {error}") from None
     if operand is None:
+        is_whole = isinstance(value, float) and value.is_integer()
         raise TypeError(
             f'{mask}: {parameter}: expected an integer, an integer expression or "@name", got '
-            f"{_type_name(value)}"
+            f"{_type_name(value)}" + (f"; write {int(cast(float, value))}" if is_whole else "")
         )
     return operand
 
@@ -128,6 +132,7 @@ def _whole(
         if table._is_entry:
             raise TypeError(f"{what}: expected the table itself, got an entry, {table}")
     elif is_array(value):
+        check_kind(what, value, kind)
         table = _table(_new_symbol("#", parameter), value, None, what)
     else:
         raise TypeError(

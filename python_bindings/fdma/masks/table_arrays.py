@@ -56,6 +56,7 @@ def as_array(value: object, what: str) -> Any:
     a fraction float32. Raises TypeError for objects without numbers, and ValueError for ragged
     sequences.
     """
+    _refuse_fraction(value, what)
     if hasattr(value, "__dlpack__") and hasattr(value, "dtype"):
         array: Any = value
     elif isinstance(value, memoryview | bytearray) or hasattr(value, "__array__"):
@@ -83,8 +84,28 @@ def _of_sequence(value: Any, what: str) -> Any:
         array = array.astype(np.float32)
     elif array.dtype.kind in "iu" and array.dtype != np.uint64:
         array = array.astype(np.int64)
+    elif array.dtype.kind == "O":
+        _refuse_large(array, what)
     array.flags.writeable = False
     return array
+
+
+def _refuse_fraction(value: Any, what: str) -> None:
+    """TypeError for one number with a fraction: only whole arrays of floats are scores."""
+    is_float = isinstance(value, float) or "float" in str(getattr(value, "dtype", ""))
+    if not is_float or getattr(value, "shape", ()) != ():
+        return
+    number = float(value)
+    instead = "floats serve as scores of fdma.topk only"
+    if number.is_integer():
+        instead = f"write {int(number)}"
+    raise TypeError(f"{what}: expected an integer, got {number}; {instead}")
+
+
+def _refuse_large(array: Any, what: str) -> None:
+    for entry in array.flat:
+        if isinstance(entry, int) and not -(1 << 63) <= entry < 1 << 63:
+            raise OverflowError(f"{what}: {entry} does not fit in 64 bits")
 
 
 def kind_of(array: Any, what: str) -> Kind:
@@ -95,8 +116,28 @@ def kind_of(array: Any, what: str) -> Kind:
     if kind is None:
         raise TypeError(
             f"{what}: expected booleans or integers (float32 for the scores of topk), got {dtype}"
+            + (f"; write {_cast(array, 'int')} for whole numbers" if "float" in str(dtype) else "")
         )
     return kind
+
+
+def check_kind(what: str, array: Any, kind: Kind) -> None:
+    """TypeError for an array whose entries are not of this kind, with the cast to write."""
+    if not hasattr(array, "dtype"):
+        return
+    held = _KIND_OF.get(str(array.dtype))
+    if held != kind:
+        words = {"int": "integers", "bool": "booleans", "float": "float32"}
+        raise TypeError(
+            f"{what}: expected {words[kind]}, got {describe(array)}; write {_cast(array, kind)}"
+        )
+
+
+def _cast(array: Any, kind: Kind) -> str:
+    """The method that converts the entries of an array."""
+    if str(array.dtype).startswith("torch."):
+        return {"int": ".long()", "bool": ".bool()", "float": ".float()"}[kind]
+    return {"int": ".astype(int)", "bool": ".astype(bool)", "float": ".astype('float32')"}[kind]
 
 
 def rank_of(array: Any) -> int:

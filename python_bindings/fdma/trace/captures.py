@@ -79,12 +79,20 @@ def captured_values(function: Any) -> Iterator[Any]:
 
 def is_of_numpy(captured: list[Any]) -> bool:
     """True for functions that hold NumPy arrays or name NumPy, and do not use PyTorch."""
-    libraries = {
-        str(getattr(value, "__name__", "")).partition(".")[0]
-        for value in captured
-        if isinstance(value, types.ModuleType)
-    } | {type(value).__module__.partition(".")[0] for value in captured}
+    libraries = _libraries(captured)
     return "numpy" in libraries and "torch" not in libraries
+
+
+def uses_jax(captured: list[Any]) -> bool:
+    """True for functions that hold arrays of JAX or name one of its modules."""
+    return not _libraries(captured).isdisjoint({"jax", "jaxlib"})
+
+
+def _libraries(captured: list[Any]) -> set[str]:
+    """The packages of the modules and objects that a function captures."""
+    modules = [value for value in captured if isinstance(value, types.ModuleType)]
+    names = {str(getattr(module, "__name__", "")).partition(".")[0] for module in modules}
+    return names | {type(value).__module__.partition(".")[0] for value in captured}
 
 
 def with_traced_arrays(function: Callable[..., Any], captured: list[Any]) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..masks.expr import b, h, k, q, table
 from ..masks.expr_types import MaskExpr
+from .arguments import check_arguments
 from .captures import captured_values, is_of_numpy
 from .looks import Looks, looks_in_numpy, watched_in_torch
 
@@ -55,6 +56,7 @@ def sample_mask_mod(
     for name, size in {"q_len": q_len, "kv_len": kv_len, "batch": batch, "heads": heads}.items():
         if size < 0:
             raise ValueError(f"{name}: expected 0 or more, got {size}")
+    check_arguments(mask_mod)
     evaluate, looks = _evaluator(mask_mod, batch, heads, kv_len)
     rows_at_once = max(1, CELLS_AT_ONCE // max(1, batch * heads * kv_len))
     kept = np.zeros((1, 1, q_len, kv_len), np.bool_)

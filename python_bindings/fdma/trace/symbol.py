@@ -49,7 +49,16 @@ class TraceError(NotImplementedError):
 
 
 class _MissingAttributeError(TraceError, AttributeError):
-    """Also an AttributeError, so that hasattr() and getattr() with a default work on symbols."""
+    """Also an AttributeError, so that hasattr() and getattr() with a default work on symbols.
+
+    Tracebacks show it as a TraceError, and it is pickled as one.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TraceError, self.args
+
+
+_MissingAttributeError.__name__ = _MissingAttributeError.__qualname__ = TraceError.__name__
 
 
 def user_frame() -> FrameType | None:

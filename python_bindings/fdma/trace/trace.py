@@ -19,14 +19,16 @@ TraceError; sample.py is the way that evaluates every cell.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from ..masks.expr_types import MaskExpr
-from .captures import captured_values, is_of_numpy, with_traced_arrays
+from .arguments import check_arguments
+from .captures import captured_values, is_of_numpy, uses_jax, with_traced_arrays
 from .context import tracing
 from .nodes import lift
 from .sample import sample_mask_mod
-from .symbol import Symbol, TraceError
+from .symbol import Symbol, TraceError, refuse
 
 __all__ = ["TraceError", "sample_mask_mod", "trace_mask_mod"]
 
@@ -66,12 +68,24 @@ def trace_mask_mod(mask_mod: Callable[..., Any]) -> MaskExpr:
     with tracing() as trace:
         captured = list(captured_values(mask_mod))
         trace.numpy_rules |= is_of_numpy(captured)
-        result = with_traced_arrays(mask_mod, captured)(*trace.indices())
+        try:
+            result = with_traced_arrays(mask_mod, captured)(*trace.indices())
+        except Exception as error:
+            if isinstance(error, TypeError):
+                check_arguments(mask_mod)
+            if not isinstance(error, TraceError) and uses_jax(captured):
+                refuse(
+                    "JAX", "capture numpy.asarray(table) and use operators and NumPy's functions"
+                )
+            raise
         if isinstance(result, MaskExpr):
             return result
-        if result is None or isinstance(result, str | list | tuple | dict):
+        if result is None or isinstance(result, str | list | tuple | dict | FunctionType):
+            hint = "; return the comparison" if result is None else ""
+            if isinstance(result, FunctionType):
+                hint = "; call the function that makes the mask function"
             raise TypeError(
-                f"mask_mod: expected it to return a boolean, got {type(result).__name__}"
+                f"mask_mod: expected it to return a boolean, got {type(result).__name__}{hint}"
             )
         symbol: Symbol = trace.symbol(result)
     if symbol._dtype != "bool":
