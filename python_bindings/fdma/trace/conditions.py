@@ -1,7 +1,8 @@
 """Comparisons, logic, selection and conversions of traced values.
 
 A comparison of an integer with a float is replaced by one with the integer that gives the same
-results. Booleans compare as in PyTorch, false below true.
+results; float_order.py does so for whole tables of floats. Booleans compare as in PyTorch, false
+below true.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from . import nodes
 from .context import Trace
+from .float_order import compare_floats, is_float
 from .nodes import Node
 from .pointwise import BOOLEAN, cast, pointwise, prepare
 from .symbol import Symbol, refuse
@@ -88,6 +90,8 @@ def _compare_conditions(op: str, a: Node, b: Node) -> Node:
 
 def _compare(op: str) -> Callable[..., Symbol]:
     def apply(trace: Trace, input: Any, other: Any) -> Symbol:
+        if is_float(trace, input) or is_float(trace, other):
+            return compare_floats(trace, op, input, other)
         number = _float_of(trace, other)
         if number is not None:
             return _compare_float(trace, op, trace.symbol(input), *number)

@@ -72,6 +72,7 @@ class Trace:
         # By identity, or for tensors by memory; the object is kept so that neither can be reused.
         self._symbols: dict[Any, tuple[str, Any]] = {}
         self._lifted: dict[int, tuple[Any, Symbol]] = {}  # by id, which the array kept here holds
+        self._derived: dict[tuple[Any, ...], tuple[Any, Any]] = {}  # by id of the array, and a key
         self._device: Any = None
 
     @property
@@ -147,7 +148,16 @@ class Trace:
             refuse(f"arithmetic with the float {value}", "use integers: // instead of /")
         refuse(f"a value of type {type(value).__name__} among integers")
 
-    def _lift(self, array: Any) -> Symbol:
+    def derived(self, array: Any, key: tuple[Any, ...], table: np.ndarray[Any, Any]) -> Any:
+        """An array of integers that was made of a captured one; its table has the name of that."""
+        known = self._derived.get((id(array), *key))
+        if known is None:
+            made = self.torch.from_numpy(table) if self.is_tensor(array) else table
+            known = self._derived[(id(array), *key)] = (array, made)
+            self._lifted[id(made)] = (made, self._lift(made, self._captured_name(array)))
+        return known[1]
+
+    def _lift(self, array: Any, wish: str | None = None) -> Symbol:
         name = _name_of(array.dtype)
         if name in _WIDER:
             name = _WIDER[name]
@@ -161,7 +171,7 @@ class Trace:
         if len(array.shape) > 4:
             refuse(f"a captured array of {len(array.shape)} dimensions", "capture at most 4")
         shape = tuple(int(extent) for extent in array.shape)
-        wish = self._captured_name(array)
+        wish = self._captured_name(array) if wish is None else wish
         if not shape and not wish:  # made in the function: a number
             value = array.item()
             return Symbol(self, name, Range(int(value), int(value)), value, weight=1)

@@ -1,6 +1,7 @@
 """Lookups in captured tensors of floats, which no table of the mask language can hold.
 
-An operation on a single entry, such as `scores[h, kv_idx] > 0.5` or `additive[q_idx, kv_idx] == 0`,
+A comparison with another entry or with an integer becomes one of integers (float_order.py). An
+operation on a single entry, such as `scores[h, kv_idx] > 0.5` or `additive[q_idx, kv_idx] == 0`,
 gives the same result if it is applied to all entries before the lookup. The library therefore
 computes it on the whole tensor in its own arithmetic. A result of booleans or integers becomes a
 table. The values are those at the time of tracing.
@@ -11,6 +12,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .symbol import BINARY_OPERATORS, refuse
 
@@ -30,6 +33,10 @@ _NAMES = (
 )
 _ELEMENTWISE = frozenset(_NAMES.split())
 _REMEDY = "compute the booleans outside the function and capture them"
+_COMPARISONS = (
+    *("eq", "ne", "lt", "le", "gt", "ge"),
+    *("less", "less_equal", "greater", "greater_equal", "not_equal"),
+)
 
 
 class FloatLookup:
@@ -42,14 +49,38 @@ class FloatLookup:
         self._array = array
         self._indices = indices
 
+    @property
+    def array(self) -> Any:
+        """The tensor of floats."""
+        return self._array
+
+    def as_integers(self, key: tuple[Any, ...], table: Any) -> Any:
+        """The same lookup in a table of integers that is made of the floats; the symbol of it.
+
+        key: tells apart the tables that are made of one tensor.
+        """
+        result = self._trace.derived(self._array, key, table)
+        for index in self._indices:
+            result = self._trace.call("__getitem__", (result, index), {})
+        return self._trace.symbol(result)
+
+    def _whole_numbers(self) -> str:
+        """What to write for floats that are integers by accident."""
+        array = self._array
+        method = ".long()" if self._trace.is_tensor(array) else ".astype(int)"
+        return f"capture {method} of it" if bool((array == array.round()).all()) else _REMEDY
+
     def _apply(self, name: str, compute: Callable[[Any], Any], others: Any = ()) -> Any:
         """The function of all entries, looked up."""
         shown = name.strip("_")
-        if shown not in _ELEMENTWISE:
-            refuse(f"{shown} of a lookup in floats", _REMEDY)
         kinds = [value for value in others if not self._is_constant(value)]
+        if len(kinds) == 1 and shown in _COMPARISONS:
+            return self._trace.call(shown, (self, *kinds), {})
+        remedy = self._whole_numbers()
+        if shown not in _ELEMENTWISE:
+            refuse(f"{shown} of a lookup in floats", remedy)
         if kinds:
-            refuse(f"{shown} of a lookup in floats and another value that is no number", _REMEDY)
+            refuse(f"{shown} of a lookup in floats and another value that is no number", remedy)
         result = compute(self._array)
         if self._trace.holds_floats(result):
             return FloatLookup(self._trace, result, self._indices)
@@ -93,10 +124,19 @@ class FloatLookup:
         """A function of a library, one of whose arguments is such a lookup."""
         places = [i for i, value in enumerate(args) if isinstance(value, FloatLookup)]
         name = str(getattr(func, "__name__", func))
-        if len(places) != 1:
+        if len(places) == 0:
             refuse(f"{name} with lookups in floats", _REMEDY)
+        lookup: FloatLookup = args[places[0]]
+        comparison = name.strip("_")
+        if comparison == "equal" and isinstance(func, np.ufunc):
+            comparison = "eq"
+        if comparison in _COMPARISONS and len(args) == 2:
+            other = args[1 - places[0]]
+            if not lookup._is_constant(other):
+                return lookup._trace.call(comparison, args, {})
+        if len(places) != 1:
+            refuse(f"{name} with lookups in floats", lookup._whole_numbers())
         (place,) = places
-        lookup: FloatLookup = args[place]
         return lookup._apply(
             name,
             lambda array: func(*args[:place], array, *args[place + 1 :], **kwargs),

@@ -39,10 +39,10 @@ REFUSED: dict[str, tuple[MaskMod, str]] = {
     "float factor": (lambda b, h, q, k: q * 0.5 > k, r"the float 0\.5"),
     "float cast": (lambda b, h, q, k: q.float() > k, r"Tensor\.float"),
     "float type": (lambda b, h, q, k: q.to(torch.float32) > k, r"float32"),
-    "float table": (lambda b, h, q, k: torch.rand(20)[k] > k, r"gt of a lookup in floats and"),
+    "float table": (lambda b, h, q, k: torch.rand(20)[k] + k > 1, r"add of a lookup in floats and"),
     "two float tables": (
-        lambda b, h, q, k: torch.rand(20)[k] > torch.rand(20)[q],
-        r"gt of a lookup in floats and",
+        lambda b, h, q, k: torch.rand(20)[k] - torch.rand(20)[q] > 0,
+        r"sub of a lookup in floats and",
     ),
     "float, maximum": (
         lambda b, h, q, k: torch.maximum(torch.rand(20)[k], q) > 0,
@@ -57,7 +57,7 @@ REFUSED: dict[str, tuple[MaskMod, str]] = {
         r"in floats|float of a",
     ),
     "row of floats": (
-        lambda b, h, q, k: torch.rand(20).eq(k.unsqueeze(-1)).any(-1),
+        lambda b, h, q, k: torch.rand(20).add(k.unsqueeze(-1)).bool().any(-1),
         r"array of type float32",
     ),
     "large float": (lambda b, h, q, k: q < 2.0**30 + 0.5, r"the float 1073741824"),
