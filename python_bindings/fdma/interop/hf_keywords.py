@@ -45,7 +45,7 @@ _WITHOUT_EFFECT = frozenset(
 )
 
 _EAGER = 'use attn_implementation="eager" for this model'
-_EAGER_OR_FLEX = 'use attn_implementation="eager" or "flex_attention" for this model'
+_EAGER_OR_FLEX = 'use attn_implementation="eager" or "flex_attention" (on a GPU) for this model'
 _EAGER_OR_SDPA = 'use attn_implementation="eager" or "sdpa" for this model'
 
 _REFUSED = {
