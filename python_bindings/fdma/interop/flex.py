@@ -63,7 +63,8 @@ def from_flex(
             with bitmaps needs none.
         sample: call the function for every cell if it cannot be traced.
         tiles_only: treat every listed tile as full and ignore the function. Compiled kernels read a
-            BlockMask without mask_mod in this way.
+            BlockMask without mask_mod in this way. If the lists have fewer tiles than the function
+            allows, they compute from_flex(.., tiles_only=True) & fdma.compile(mask_mod, ..).
 
     The result has the block of BLOCK_SIZE and the arrays' number of batch elements and heads.
 
@@ -103,16 +104,22 @@ def from_flex(
         cells = _cells_of_function(getattr(block_mask, "mask_mod", None))
     pairs = (int(kv[0].shape[0]), int(kv[0].shape[1]))
     source = None if cells is None else _compiled(cells, lengths, pairs, sample)
-    core = _fdma.block_mask_from_flex(
-        lengths,
-        block,
-        kv,
-        tables["full_kv"],
-        tables["q"],
-        tables["full_q"],
-        own,
-        None if source is None else source._core,
-    )
+    try:
+        core = _fdma.block_mask_from_flex(
+            lengths,
+            block,
+            kv,
+            tables["full_kv"],
+            tables["q"],
+            tables["full_q"],
+            own,
+            None if source is None else source._core,
+        )
+    except ValueError as error:
+        if source is None or "in the mask that gives the cells" not in str(error):
+            raise
+        advice = _advice(source, lengths, block, tables["full_kv"])
+        raise ValueError(f"{error}{advice}") from None
     return mask_of(core)
 
 
@@ -300,6 +307,30 @@ def _check_function(
         from_flex(fields, cells=source)  # compares every bitmap with the cells, and names a tile
     except ValueError as error:
         raise ValueError(f"mask_mod: other cells than the mask's: {error}") from error
+
+
+def _advice(
+    source: BlockMask, lengths: tuple[int, int], block: tuple[int, int], full_kv: Table | None
+) -> str:
+    """How to read lists whose tiles are not those of the cells, as PyTorch's kernels compute them;
+    the empty text if that is something else.
+    """
+    if full_kv is not None:
+        tiles = _whole_tiles(full_kv, lengths, block)
+        core = _fdma.block_mask_from_flex(lengths, block, full_kv, own_cells=tiles)
+        if (mask_of(core) - source).counts.allowed_pairs:
+            return ""
+    listed = "fdma.from_flex(block_mask, tiles_only=True)"
+    if source.density == 1:
+        return (
+            f"; if the lists are a selection of blocks without a function, {listed} takes the "
+            "listed tiles whole, as PyTorch's compiled kernels do"
+        )
+    return (
+        f"; if the lists are meant to have other tiles than the function, {listed} & "
+        "fdma.compile(block_mask.mask_mod, q_len, kv_len) is what PyTorch's compiled kernels "
+        "compute"
+    )
 
 
 def _check_sides(block: tuple[int, int]) -> None:

@@ -228,8 +228,13 @@ def test_lists_without_a_function_are_taken_whole_on_request() -> None:
     theirs = flex_attention.BlockMask.from_kv_blocks(
         counts, indices, BLOCK_SIZE=64, seq_lengths=(150, 180)
     )
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError) as caught:
         fdma.from_flex(theirs)
+    assert str(caught.value) == (
+        "batch 0, head 0, tile (0, 1): not listed, but full in the mask that gives the cells; if "
+        "the lists are a selection of blocks without a function, fdma.from_flex(block_mask, "
+        "tiles_only=True) takes the listed tiles whole, as PyTorch's compiled kernels do"
+    )
     cells = np.kron(tiles, np.ones((64, 64), np.bool_))[:150, :180]
     mask = fdma.from_flex(theirs, tiles_only=True)
     np.testing.assert_array_equal(mask.to_dense()[0, 0], cells)
@@ -244,6 +249,38 @@ def test_lists_without_a_function_are_taken_whole_on_request() -> None:
     theirs.BLOCK_SIZE = (1 << 30, 1 << 30)
     with pytest.raises(NotImplementedError, match="BLOCK_SIZE"):
         fdma.from_flex(theirs, tiles_only=True)
+
+
+def test_lists_with_fewer_tiles_than_the_function() -> None:
+    """As those of modded-nanogpt: a short window is made of the lists of a long one."""
+
+    def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return q >= k
+
+    def lists(tiles: Any) -> tuple[Any, Any]:
+        order = np.argsort(~tiles, 1, kind="stable")[None, None]
+        counts = tiles.sum(1)[None, None]
+        return torch.tensor(counts, dtype=torch.int32), torch.tensor(order, dtype=torch.int32)
+
+    diagonal, below = np.eye(4, dtype=bool), np.eye(4, k=-1, dtype=bool)
+    words = {"BLOCK_SIZE": 64, "seq_lengths": (250, 250)}
+    make = flex_attention.BlockMask.from_kv_blocks
+    theirs = make(*lists(diagonal), *lists(below), mask_mod=causal, **words)
+    with pytest.raises(ValueError) as caught:
+        fdma.from_flex(theirs)
+    assert str(caught.value) == (
+        "batch 0, head 0, tile (2, 0): not listed, but full in the mask that gives the cells; if "
+        "the lists are meant to have other tiles than the function, fdma.from_flex(block_mask, "
+        "tiles_only=True) & fdma.compile(block_mask.mask_mod, q_len, kv_len) is what PyTorch's "
+        "compiled kernels compute"
+    )
+    mask = fdma.from_flex(theirs, tiles_only=True) & fdma.compile(theirs.mask_mod, 250)
+    whole = np.kron(diagonal | below, np.ones((64, 64), bool))[:250, :250]
+    np.testing.assert_array_equal(mask.to_dense()[0, 0], whole & np.tri(250, dtype=bool))
+    # Where a full tile is not full, this would be another mask than the kernels'.
+    theirs = make(*lists(below), *lists(diagonal), mask_mod=causal, **words)
+    with pytest.raises(ValueError, match=r"in the mask that gives the cells$"):
+        fdma.from_flex(theirs)
 
 
 def test_no_function_means_all_cells() -> None:
