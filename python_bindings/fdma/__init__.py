@@ -185,13 +185,26 @@ def _expression_of_function(function: Any, sampled: tuple[int, int, int, int] | 
 _read_functions_by(_expression_of_function)
 
 
-def __getattr__(name: str) -> Any:
-    """The names of the tracer, which is loaded when one of them is first used."""
-    if name in ("TraceError", "sample_mask_mod", "trace_mask_mod"):
-        from .trace import trace
+_OF_TRACER = ("TraceError", "sample_mask_mod", "trace_mask_mod")
 
-        return getattr(trace, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a checker would take every name of a module with __getattr__ for one
+
+    def __getattr__(name: str) -> Any:
+        """The names of the tracer, which is loaded when one of them is first used."""
+        if name in _OF_TRACER:
+            from .trace import trace
+
+            return getattr(trace, name)
+        import difflib
+
+        near = [] if name.startswith("_") else difflib.get_close_matches(name, __dir__(), 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted([*__all__, *_OF_PYTHON])
 
 
 # Names of the language that are Python's own too: `from fdma import *` does not import them.
@@ -200,3 +213,4 @@ all = all_of
 any = any_of
 max = maximum
 min = minimum
+_OF_PYTHON = ("abs", "all", "any", "max", "min")

@@ -60,6 +60,21 @@ def attention(
     backend: Backend = "auto",
     num_threads: int | None = None,
 ) -> tuple[_Array, _Array]: ...
+@overload
+def attention(
+    q: _Array,
+    k: _Array,
+    v: _Array,
+    mask: BlockMask | MaskExpr | str | None = None,
+    bias: _Array | None = None,
+    scale: float | None = None,
+    layout: Layout = "bhsd",
+    *,
+    return_lse: bool,
+    deterministic: bool = False,
+    backend: Backend = "auto",
+    num_threads: int | None = None,
+) -> _Array | tuple[_Array, _Array]: ...
 def attention(
     q: Any,
     k: Any,

@@ -5,7 +5,6 @@ A function of FDMA that takes keywords hands the ones that it does not know to `
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
@@ -167,6 +166,8 @@ def refuse_keywords(function: Callable[..., Any], given: Iterable[str]) -> NoRet
     own = [p.name for p in parameters if p.kind != p.VAR_KEYWORD and p.name != "self"]
     advice = {**_INSTEAD, **_INSTEAD_OF.get(path, {})}.get(name, "")
     if not advice:
+        import difflib
+
         near = difflib.get_close_matches(name, own, 1)
         advice = f"did you mean {near[0]}=?" if near else f"it has {', '.join(own)}"
     raise TypeError(f"{name}: no argument of fdma.{path}; {advice}")

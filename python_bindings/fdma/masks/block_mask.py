@@ -683,8 +683,47 @@ class BlockMask(_OtherRooms):
 
         return html(self)
 
-    def plot(self, **options: Any) -> Any:
-        """Draws the mask with matplotlib, with options and result of `fdma.masks.drawing.plot`.
+    def draw(
+        self,
+        *,
+        batch: int = 0,
+        heads: int = 0,
+        max_width: int = 80,
+        max_height: int = 40,
+        unicode: bool | None = None,
+        **others: NoReturn,
+    ) -> str:
+        """A drawing for the terminal of one (batch, head) pair; `print(mask)` shows the first.
+
+        A character stands for a tile or a rectangle of tiles, as in `fdma.masks.drawing.draw`.
+
+        >>> import fdma
+        >>> print(fdma.compile("window(128 * h + 1)", 512, heads=4).draw(heads=1, unicode=False))
+        #+..
+        +#+.
+        .+#+
+        ..+#
+        # full 4, + partial 6, . empty 6; 512 x 512 cells, blocks 128 x 128, 115072 allowed \
+pairs; batch 0 of 1, head 1 of 4
+        """
+        from .drawing import draw
+
+        options: Any = {"max_width": max_width, "max_height": max_height, "unicode": unicode}
+        return draw(self, batch=batch, heads=heads, **options, **others)
+
+    def plot(
+        self,
+        ax: Any = None,
+        *,
+        batch: int = 0,
+        heads: int = 0,
+        max_side: int = 1024,
+        legend: bool = True,
+        **others: NoReturn,
+    ) -> Any:
+        """One (batch, head) pair with matplotlib, on `ax` or new axes; returns the axes.
+
+        Both axes are in cells. max_side: the largest number of pixels on a side, 1 to 16384.
 
         >>> import fdma
         >>> import matplotlib
@@ -693,7 +732,8 @@ class BlockMask(_OtherRooms):
         """
         from .drawing import plot
 
-        return plot(self, **options)
+        options: Any = {"max_side": max_side, "legend": legend}
+        return plot(self, ax, batch=batch, heads=heads, **options, **others)
 
     def _like(self, core: _fdma.BlockMask, *, same_cells: bool) -> BlockMask:
         mask = BlockMask._wrap(core)

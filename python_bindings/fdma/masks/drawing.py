@@ -13,8 +13,9 @@ import importlib
 import struct
 import sys
 import zlib
+from collections.abc import Iterable
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,12 +51,15 @@ def draw(
     mask: BlockMask,
     *,
     batch: int = 0,
-    head: int = 0,
+    heads: int = 0,
     max_width: int = 80,
     max_height: int = 40,
     unicode: bool | None = None,
+    **others: NoReturn,
 ) -> str:
     """One (batch, head) pair as lines of characters and a legend, as `print(mask)` shows it.
+
+    batch, heads: the pair; the legend names it if the mask has several.
 
     A character stands for a tile, or for a rectangle of tiles if the tiles do not fit into
     `max_width` columns and `max_height` lines. A rectangle is drawn as full or empty only if all
@@ -73,13 +77,29 @@ def draw(
     ###+
     # full 6, + partial 4, . empty 6; 512 x 512 cells, blocks 128 x 128, 131328 allowed pairs
     """
+    _refuse_others("draw", others)
     core = core_of("mask", mask)
+    _check_pair(core, batch, heads)
     if unicode is None:
         unicode = _shows_shades(getattr(sys.stdout, "encoding", None))
     text = _fdma.draw(
-        core, batch=batch, head=head, max_width=max_width, max_height=max_height, unicode=unicode
+        core, batch=batch, head=heads, max_width=max_width, max_height=max_height, unicode=unicode
     )
-    return text.removesuffix("\n")
+    pair = _pair_text(core, batch, heads)
+    return text.removesuffix("\n") + (f"; {pair}" if pair else "")
+
+
+def _refuse_others(function: str, names: Iterable[str]) -> None:
+    """TypeError for a keyword that a function does not have."""
+    for name in names:
+        instead = "; write heads=, as in BlockMask.to_dense" if name == "head" else ""
+        raise TypeError(f"{name}: no argument of {function}{instead}")
+
+
+def _check_pair(core: _fdma.BlockMask, batch: int, heads: int) -> None:
+    for name, at, count in (("batch", batch, core.num_batches), ("heads", heads, core.num_heads)):
+        if not 0 <= at < count:
+            raise ValueError(f"{name}: expected 0 to {count - 1}, got {at}")
 
 
 def _shows_shades(encoding: str | None) -> bool:
@@ -107,9 +127,10 @@ def plot(
     ax: Axes | None = None,
     *,
     batch: int = 0,
-    head: int = 0,
+    heads: int = 0,
     max_side: int = 1024,
     legend: bool = True,
+    **others: NoReturn,
 ) -> Axes:
     """One (batch, head) pair with matplotlib, on `ax` or new axes; returns the axes.
 
@@ -125,9 +146,11 @@ def plot(
     >>> axes = plot(fdma.compile("causal & window(300)", 1000))
     >>> axes.figure.savefig("mask.png")
     """
+    _refuse_others("plot", others)
     core = core_of("mask", mask)
+    _check_pair(core, batch, heads)
     library = pyplot("plot")
-    shades, (rows, keys) = _fdma.picture(core, batch=batch, head=head, max_side=max_side)
+    shades, (rows, keys) = _fdma.picture(core, batch=batch, head=heads, max_side=max_side)
     axes = library.figure().add_subplot() if ax is None else ax
     height, width = shades.shape
     q_len, kv_len = _lengths(core, batch)
@@ -141,7 +164,7 @@ def plot(
     axes.set_xlabel("key")
     axes.set_ylabel("query")
     title = core.spec if len(core.spec) <= 60 else core.spec[:57] + "..."
-    axes.set_title("\n".join(part for part in (title, _pair_text(core, batch, head)) if part))
+    axes.set_title("\n".join(part for part in (title, _pair_text(core, batch, heads)) if part))
     if legend:
         patches = importlib.import_module("matplotlib.patches")
         entries = {"full": _FULL, "partial": _PARTIAL_HIGH, "empty": _EMPTY}
@@ -194,7 +217,14 @@ def _png(shades: NDArray[np.uint8]) -> bytes:
     )
 
 
-def html(mask: BlockMask, *, batch: int = 0, head: int = 0, max_side: int = 256) -> str:
+def html(
+    mask: BlockMask,
+    *,
+    batch: int = 0,
+    heads: int = 0,
+    max_side: int = 256,
+    **others: NoReturn,
+) -> str:
     """One (batch, head) pair as self-contained HTML, as notebooks show it.
 
     It has a picture of at most `max_side` pixels a side (1 to 1024) and a caption. With the default
@@ -208,13 +238,15 @@ def html(mask: BlockMask, *, batch: int = 0, head: int = 0, max_side: int = 256)
     >>> text.startswith("<figure"), len(text) < 5000
     (True, True)
     """
+    _refuse_others("html", others)
     core = core_of("mask", mask)
+    _check_pair(core, batch, heads)
     if not 1 <= max_side <= 1024:
         raise ValueError(f"max_side: expected 1 to 1024, got {max_side}")
-    shades, (rows, keys) = _fdma.picture(core, batch=batch, head=head, max_side=max_side)
+    shades, (rows, keys) = _fdma.picture(core, batch=batch, head=heads, max_side=max_side)
     q_len, kv_len = _lengths(core, batch)
     name = core.spec if len(core.spec) <= 200 else core.spec[:197] + "..."
-    facts = [name, _pair_text(core, batch, head), f"{q_len} x {kv_len}"]
+    facts = [name, _pair_text(core, batch, heads), f"{q_len} x {kv_len}"]
     facts.append(f"{core.format} in blocks of {core.block[0]} x {core.block[1]}")
     facts.append(bytes_text(core.nbytes))
     if (rows, keys) != (1, 1):

@@ -69,6 +69,32 @@ __all__ = [
     "where",
 ]
 
+
+class _DocOfVariables:
+    """The docstring of a class whose instances have one of their own if they are variables."""
+
+    def __init__(self, of_class: str, of_variables: dict[str, str]) -> None:
+        self.of_class, self.of_variables = of_class, of_variables
+
+    def __get__(self, instance: IntExpr | None, owner: type) -> str:
+        own = None if instance is None else self.of_variables.get(str(instance))
+        return self.of_class if own is None else own
+
+
+IntExpr.__doc__ = _DocOfVariables(  # type: ignore[assignment]
+    IntExpr.__doc__ or "",
+    {
+        "q": "The query row of a cell, from 0 to q_len - 1.",
+        "k": "The key of a cell, from 0 to kv_len - 1.",
+        "b": "The batch element of a cell, from 0. A mask that uses it is compiled with batch=.",
+        "h": "The query head of a cell, from 0. A mask that uses it is compiled with heads=.",
+        "q_len": "The number of query rows of a cell's batch element.",
+        "kv_len": "The number of keys of a cell's batch element.",
+        "pos": "The position of a cell's query among the keys, q + kv_len - q_len: the last query "
+        "stands at the last key.",
+    },
+)
+
 q: IntExpr = _variable("q")
 k: IntExpr = _variable("k")
 b: IntExpr = _variable("b")

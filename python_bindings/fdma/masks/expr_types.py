@@ -426,6 +426,11 @@ def _no_identity(made: MaskExpr, sign: str, other: object) -> MaskExpr:
     return made
 
 
+def _pair(mask: Any, batch: int, heads: int) -> tuple[int, int]:
+    """The pair to draw; a mask that serves all has one."""
+    return batch if mask.batch > 1 else 0, heads if mask.heads > 1 else 0
+
+
 def _refuse_other_mask(sign: str, other: object) -> None:
     """TypeError for a mask that is no expression: a text, a BlockMask of FDMA or of PyTorch."""
     from .no_mask import as_operand
@@ -501,6 +506,75 @@ class MaskExpr(_Expr):
         (True, False, True)
         """
         return self._finish().mentions(variable)
+
+    def draw(
+        self,
+        q_len: int | None = None,
+        kv_len: int | None = None,
+        *,
+        batch: int = 0,
+        heads: int = 0,
+        max_width: int = 80,
+        max_height: int = 40,
+        unicode: bool | None = None,
+        **tables: Any,
+    ) -> str:
+        """A drawing for the terminal of the mask that these lengths give.
+
+        Without lengths it has those of its arrays, or some that show the numbers in its text. The
+        other options are those of `BlockMask.draw`; tables are arrays that the expression lacks.
+
+        Raises what fdma.compile raises.
+
+        >>> from fdma import causal, window
+        >>> print((causal() & window(24)).draw(64, unicode=False))
+        +...
+        ++..
+        +++.
+        .+++
+        # full 0, + partial 9, . empty 7; 64 x 64 cells, blocks 16 x 16, 1260 allowed pairs
+        """
+        from .pictured_expr import example_mask
+
+        options: Any = {"max_width": max_width, "max_height": max_height, "unicode": unicode}
+        mask = example_mask(self, q_len, kv_len, batch, heads, tables)
+        batch, heads = _pair(mask, batch, heads)
+        return mask.draw(batch=batch, heads=heads, **options)
+
+    def plot(
+        self,
+        q_len: int | None = None,
+        kv_len: int | None = None,
+        ax: Any = None,
+        *,
+        batch: int = 0,
+        heads: int = 0,
+        max_side: int = 1024,
+        legend: bool = True,
+        **tables: Any,
+    ) -> Any:
+        """The same with matplotlib, on `ax` or new axes; returns the axes.
+
+        >>> import matplotlib
+        >>> from fdma import causal, window
+        >>> matplotlib.use("agg")
+        >>> (causal() & window(24)).plot(64).figure.savefig("mask.png")
+        """
+        from .pictured_expr import example_mask
+
+        options: Any = {"max_side": max_side, "legend": legend}
+        mask = example_mask(self, q_len, kv_len, batch, heads, tables)
+        batch, heads = _pair(mask, batch, heads)
+        return mask.plot(ax, batch=batch, heads=heads, **options)
+
+    def _repr_html_(self) -> str | None:
+        """A picture for notebooks; None, for which they show the text, if no lengths fit."""
+        from .pictured_expr import example_mask
+
+        try:
+            return example_mask(self)._repr_html_()
+        except (ValueError, TypeError, NotImplementedError, TimeoutError, MemoryError):
+            return None
 
     def _finish(self) -> _fdma.Expr:
         """The checked expression, for the core. Raises ValueError for errors of the whole mask."""

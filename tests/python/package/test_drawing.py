@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import inspect
 import io
 import os
 import re
@@ -76,11 +77,63 @@ def test_each_pair_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     for b in range(2):
         for h in range(2):
             live = b + 2 * h + 1
-            first = drawing.draw(mask, batch=b, head=h, unicode=False).split("\n")[0]
-            assert first == "#" * live + "." * (8 - live)
-            assert f"batch {b} of 2, head {h} of 2" in drawing.html(mask, batch=b, head=h)
+            *lines, legend = drawing.draw(mask, batch=b, heads=h, unicode=False).split("\n")
+            assert lines == ["#" * live + "." * (8 - live)]
+            assert legend.endswith(f" allowed pairs; batch {b} of 2, head {h} of 2")
+            assert mask.draw(batch=b, heads=h) == drawing.draw(mask, batch=b, heads=h)
+            assert f"batch {b} of 2, head {h} of 2" in drawing.html(mask, batch=b, heads=h)
     print(mask)
     assert capsys.readouterr().out == drawing.draw(mask) + "\n"
+
+
+def test_a_pair_is_named_by_the_words_of_to_dense() -> None:
+    mask = fdma.compile("window(h + 1)", 64, heads=4)
+    f: Any = drawing
+    for draw in (f.draw, f.html, f.plot):
+        with pytest.raises(TypeError, match=r"^head: no argument of \w+; write heads=, as in"):
+            draw(mask, head=1)
+    m: Any = mask
+    with pytest.raises(TypeError, match=r"^head: no argument of draw; write heads="):
+        m.draw(head=1)
+    with pytest.raises(TypeError, match=r"^head: no argument of plot; write heads="):
+        m.plot(head=1)
+    options = inspect.signature(fdma.BlockMask.plot).parameters
+    assert {"ax", "batch", "heads", "max_side", "legend"} <= options.keys()
+
+
+@pytest.mark.parametrize(
+    ("mask", "shape"),
+    [
+        (fdma.causal(), (64, 64)),
+        (fdma.causal() & fdma.window(100), (256, 256)),
+        (fdma.causal() & fdma.documents(lengths=[700, 1300, 48]), (2048, 2048)),
+        (fdma.documents(ids=np.repeat([0, 1], [40, 60])), (100, 100)),
+        (fdma.padding(lengths=[30, 64]), (94, 94)),
+        (fdma.table(np.ones((20, 30), bool))[fdma.q, fdma.k], (20, 30)),
+        (fdma.q - fdma.k < 16 << fdma.h, (64, 64)),
+    ],
+    ids=str,
+)
+def test_expressions_are_drawn(mask: fdma.MaskExpr, shape: tuple[int, int]) -> None:
+    text, page = mask.draw(unicode=False), mask._repr_html_()
+    assert f"{shape[0]} x {shape[1]} cells" in text
+    assert page is not None and f"{shape[0]} x {shape[1]}" in Page(page).text
+    same = fdma.compile(mask, 64, 80, 4, 4, block=16) if shape == (64, 64) else None
+    if same is not None:
+        drawn = mask.draw(64, 80, batch=3, heads=3, unicode=False).split("\n")
+        assert drawn[:-1] == same.draw(heads=same.heads - 1, unicode=False).split("\n")[:-1]
+
+
+def test_expressions_that_lack_arrays_are_drawn_with_them() -> None:
+    mask: Any = fdma.causal() & fdma.window("@w")
+    assert mask._repr_html_() is None
+    with pytest.raises(ValueError, match="no array for table @w"):
+        mask.draw()
+    assert mask.draw(w=100) == (fdma.causal() & fdma.window(100)).draw()
+    with pytest.raises(TypeError, match=r"^head: no argument of draw and plot; write heads="):
+        mask.draw(w=100, head=1)
+    with pytest.raises(ValueError, match="table @v"):
+        mask.draw(w=100, v=1)
 
 
 def test_shades_are_replaced_where_output_cannot_show_them(
@@ -203,7 +256,7 @@ def test_masks_of_any_length_are_drawn(q_len: int, kv_len: int) -> None:
     ("options", "message"),
     [
         ({"batch": 1}, "batch: expected 0 to 0, got 1"),
-        ({"head": -1}, "head: expected 0 to 1, got -1"),
+        ({"heads": -1}, "heads: expected 0 to 1, got -1"),
         ({"max_width": 0}, "max_width: expected 1 to 1024, got 0"),
         ({"max_height": 2000}, "max_height: expected 1 to 1024, got 2000"),
     ],
@@ -244,7 +297,7 @@ def test_plot_draws_cells_in_cells(tmp_path: Path) -> None:
     from matplotlib import pyplot
 
     mask = fdma.compile("causal & window(700)", 1500, 3000, heads=2)
-    axes = mask.plot(head=1, max_side=200, legend=False)
+    axes = mask.plot(heads=1, max_side=200, legend=False)
     (image,) = axes.images
     shades, (rows, keys) = core.picture(mask._core, max_side=200)
     assert image.get_array().shape[:2] == shades.shape

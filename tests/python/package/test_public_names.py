@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import pydoc
 import re
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,41 @@ def test_no_signature_names_the_core(name: str) -> None:
         call = function.fget if isinstance(function, property) else function
         if callable(call) and not inspect.isclass(call):
             assert "_fdma" not in str(inspect.signature(call)), f"{name}.{member}"
+
+
+def test_dir_shows_the_public_names() -> None:
+    assert set(dir(fdma)) == {*fdma.__all__, "abs", "all", "any", "max", "min"}
+    assert all(hasattr(fdma, name) for name in dir(fdma))
+    with pytest.raises(AttributeError, match=r"no attribute 'windw'; did you mean window\?$"):
+        fdma.windw  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["q", "k", "b", "h", "q_len", "kv_len", "pos"])
+def test_help_says_what_a_variable_is(name: str) -> None:
+    variable = getattr(fdma, name)
+    text = pydoc.render_doc(variable, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
+    assert f"<IntExpr '{name}'>\n    The " in text and "class IntExpr" not in text
+    assert (variable + 1).__doc__ == fdma.IntExpr.__doc__ != variable.__doc__
+
+
+def test_type_checkers_find_misspelt_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = pytest.importorskip("mypy.api", reason="mypy is not installed")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import fdma\n"
+        "fdma.windw(3)\n"
+        "fdma.compile('causal', 4, num_thread=1, w=3)\n"
+        "fdma.plan('causal', q=(1, 1, 4, 8), k=(1, 1, 4, 8), key_bais=True)\n"
+        "fdma.compile('causal', 64).draw(head=1)\n"
+        "def attend(x: str, with_lse: bool) -> None: fdma.attention(x, x, x, return_lse=with_lse)\n"
+        "fdma.attention(1, 2, 3, is_causal=True)\n"
+        "fdma.window(3), fdma.TraceError, fdma.trace_mask_mod, fdma.max(fdma.q, 3)\n"
+    )
+    monkeypatch.setenv("MYPYPATH", str(ROOT / "python_bindings"))
+    options = ["--config-file=", f"--cache-dir={tmp_path}", "--follow-imports=silent"]
+    found, _, _ = api.run([*options, str(program)])
+    lines = [int(line.split(":")[1]) for line in found.splitlines() if ": error:" in line]
+    assert sorted(set(lines)) == [2, 4, 5, 7], found
 
 
 def test_errors_are_those_of_the_package() -> None:

@@ -122,11 +122,12 @@ def test_arrays_of_numpy(op: str, dtype: str) -> None:
         x = np.array([*SPECIAL[:-1], 16777217], np.float64).astype(dtype)
     small = np.arange(-8, 8, dtype=np.int8)
     q, k = np.arange(16)[:, None], np.arange(16)[None]
-    for function in (
+    functions: list[MaskMod] = [
         lambda b, h, q, k: compare(x[q], x[k]),
         lambda b, h, q, k: compare(q + 16777210, x[k]),
         lambda b, h, q, k: compare(x[q], small[k]),
-    ):
+    ]
+    for function in functions:
         mask = fdma.trace_mask_mod(function)
         assert np.array_equal(cells_of(mask, SIZES)[0, 0], function(0, 0, q, k))
 
