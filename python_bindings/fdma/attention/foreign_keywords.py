@@ -89,7 +89,7 @@ _INSTEAD = {
     "sink": _SINKS,
     # xformers, Hugging Face, JAX
     "attn_bias": (
-        'write the mask by its name, mask="causal" for LowerTriangularMask, '
+        'write the mask by its name, mask="k <= q" for LowerTriangularMask, '
         'fdma.compile("causal & documents(lengths=@n)", q_len, n=lengths) for '
         f"BlockDiagonalCausalMask; a tensor: {_PER_QUERY}"
     ),

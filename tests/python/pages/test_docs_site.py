@@ -59,6 +59,7 @@ def test_every_library_has_a_page_of_its_headers() -> None:
 # holds.
 EXAMPLES = {
     "README.md": "pages/test_readme.py",
+    "docs/coming-from.md": "pages/test_python_docs.py",
     "docs/file-format.md": "tool/test_mask_file.py",
     "docs/maskc.md": "pages/test_readme.py",
     "docs/peer-formats.md": "pages/test_interop_docs.py",
