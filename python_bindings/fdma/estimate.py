@@ -218,10 +218,12 @@ def _profile(device: Device) -> _fdma.DeviceProfile:
     if isinstance(device, str) and name in known:
         return _fdma.DeviceProfile.shipped(name)
     if isinstance(device, str) and not ({".", "/", os.sep} & set(name)):
-        near = difflib.get_close_matches(name, known, 1)
+        near = difflib.get_close_matches(name.lower(), known, 1)
+        near = [other for other in near if other[:1] == name[:1].lower()]  # an a100 is no h100
         raise ValueError(
             f"device: expected {', '.join(known)}, a profile (dict) or its file (.json), got "
-            f"{name!r}" + (f"; did you mean {near[0]}?" if near else "")
+            f"{name!r}; "
+            + (f"did you mean {near[0]}?" if near else "fdma-maskc calibrate measures a device")
         )
     try:
         return _fdma.DeviceProfile.read(name)

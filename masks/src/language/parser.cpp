@@ -292,7 +292,11 @@ void Parser::push_prefix() {
       std::begin(kOperators), std::end(kOperators),
       [&](const OperatorFacts& other) { return other.is_prefix() && other.spelling == spelled; });
   if (facts == std::end(kOperators)) {
-    report_syntax(fmt::format("expected an expression before {}", describe(token_)));
+    const std::span<const std::string_view> variables = cell_variables();
+    const bool is_bar = spelled == "|" && std::find(variables.begin(), variables.end(),
+                                                    peek().text) != variables.end();
+    report_syntax(fmt::format("expected an expression before {}{}", describe(token_),
+                              is_bar ? "; an absolute value is written abs(x)" : ""));
     push(error_operand(token_.span));
     return;
   }

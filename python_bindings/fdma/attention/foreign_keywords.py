@@ -101,8 +101,8 @@ _INSTEAD = {
         "fdma.from_hf_mask(attention_mask) for [batch, heads, q, k]"
     ),
     "key_padding_mask": (
-        "write mask=fdma.from_hf_padding(tokens), tokens 1 where a key is real, which is the "
-        "opposite of PyTorch's key_padding_mask"
+        "write mask=fdma.from_hf_padding(tokens, causal=..), tokens 1 where a key is real, which "
+        "is the opposite of PyTorch's key_padding_mask"
     ),
     "sliding_window": _WINDOW,
     "local_window_size": _WINDOW,

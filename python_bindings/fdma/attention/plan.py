@@ -202,7 +202,8 @@ class AttentionPlan:
         if key_bias is not None:
             refuse_bias(tuple(key_bias.shape), self._shape, "key_bias")
         scale = checked_scale(softmax_scale, "softmax_scale") or None
-        lengths = self._checked_lengths(q_lens, kv_lens, cu_seqlens_q, cu_seqlens_k)
+        is_of_torch = framework(q) == "torch"
+        lengths = self._checked_lengths(q_lens, kv_lens, cu_seqlens_q, cu_seqlens_k, is_of_torch)
         if not self.is_closed_form and out is None and lse is None:
             return runner_of(q)(
                 *(q, k, v, self._mask, key_bias, scale, self._layout, return_lse),
@@ -283,7 +284,7 @@ class AttentionPlan:
                 )
 
     def _checked_lengths(
-        self, q_lens: Any, kv_lens: Any, cu_seqlens_q: Any, cu_seqlens_k: Any
+        self, q_lens: Any, kv_lens: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, is_of_torch: bool
     ) -> dict[str, Any]:
         given = {
             "q_lens": q_lens,
@@ -300,7 +301,14 @@ class AttentionPlan:
         for name, x in given.items():
             dtype = str(getattr(x, "dtype", type(x).__name__)).removeprefix("torch.")
             if dtype != "int32":
-                raise ValueError(f"{name}: expected an int32 array, got {dtype}")
+                raise ValueError(
+                    f"{name}: expected an int32 array, got {dtype}; write "
+                    + (
+                        f"torch.as_tensor({name}, dtype=torch.int32, device=q.device)"
+                        if is_of_torch
+                        else f"numpy.asarray({name}, numpy.int32)"
+                    )
+                )
         borders = given.pop("cu_seqlens_q", None)
         of_keys = given.pop("cu_seqlens_k", None)
         if borders is not None and of_keys is not None and not are_same(borders, of_keys):

@@ -245,7 +245,8 @@ def full_bias(bias: Any, q: Any, k: Any, v: Any, heads_first: bool) -> Any:
     if bias.dtype == torch.float32 and tuple(bias.shape) == wanted:
         return bias
     if not bias.dtype.is_floating_point:
-        raise TypeError(f"bias: expected floating point numbers, got {bias.dtype}")
+        hint = "; booleans are a mask" if bias.dtype == torch.bool else ""
+        raise TypeError(f"bias: expected floating point numbers, got {bias.dtype}{hint}")
     refuse_bias(tuple(bias.shape), extents)
     return bias.to(torch.float32).expand(wanted)
 

@@ -119,7 +119,9 @@ def _with_batch(name: str, rank: int, heads_first: bool) -> str:
 def checked_backend(backend: str, is_on_gpu: bool, where: Any) -> None:
     """ValueError for a backend that is not that of the tensors' device, which alone decides."""
     if backend not in ("auto", "cpu", "sm90"):
-        raise ValueError(f'backend: expected "auto", "cpu" or "sm90", got {backend!r}')
+        is_gpu = backend in ("cuda", "gpu", "hopper", "h100", "sm90a", "flash")
+        hint = '; write "sm90", or leave it out' if is_gpu else ""
+        raise ValueError(f'backend: expected "auto", "cpu" or "sm90", got {backend!r}{hint}')
     if backend == "cpu" and is_on_gpu:
         raise ValueError(f'backend: "cpu" computes on the host, q is on {where}; use q.cpu()')
     if backend == "sm90" and not is_on_gpu:
@@ -140,4 +142,5 @@ def refuse_bias(shape: Sequence[int], extents: Extents, name: str = "bias") -> N
         raise ValueError(
             f"{name}: expected [batch, heads_kv, kv_len] = {list(wanted)}, or what broadcasts to "
             f"that, got {list(shape)}"
+            + ("; a bias per query and key is not there" if len(shape) == 4 else "")
         )

@@ -72,9 +72,16 @@ def with_rank(name: str, array: Host, rank: int, axes: str) -> Host:
     if array.ndim != rank:
         raise ValueError(
             f"{name}: expected {rank} dimension{'s' if rank > 1 else ''} {axes}, got shape "
-            f"{tuple(array.shape)}"
+            f"{tuple(array.shape)}{_with_axes(name, array.ndim, axes)}"
         )
     return array
+
+
+def _with_axes(name: str, rank: int, axes: str) -> str:
+    """How to give a mask without batch elements or heads."""
+    if axes == "[batch, heads, queries, keys]" and rank in (2, 3):
+        return f"; write {name}[None, None]" if rank == 2 else f"; write {name}[:, None]"
+    return ""
 
 
 def integers(name: str, array: object, axes: str, dtype: type[np.integer[Any]] = np.int32) -> Host:

@@ -118,6 +118,11 @@ def from_cu_seqlens(
         return None if array is None else integers(name, array, "[sequences]")
 
     queries = offsets("cu_seqlens_q", cu_seqlens_q)
+    if len(queries) and queries[0] != 0:
+        raise ValueError(
+            f"cu_seqlens_q[0]: {queries[0]}, expected 0; offsets begin with 0, "
+            "numpy.cumsum([0, *lengths]) makes them of lengths"
+        )
     keys = queries if cu_seqlens_k is None else offsets("cu_seqlens_k", cu_seqlens_k)
     core = _fdma.block_mask_from_cu_seqlens(
         queries,

@@ -509,6 +509,21 @@ class BlockMask(_OtherRooms):
             _refuse_operand(other, operation)
         return BlockMask._wrap(self._core.combine(other._core, operation))
 
+    def __add__(self, other: object) -> NoReturn:
+        """Raises TypeError: masks are sets."""
+        raise TypeError("+: masks combine with & | ^ - ~; write a | b")
+
+    def __mul__(self, other: object) -> NoReturn:
+        """Raises TypeError: masks are sets."""
+        raise TypeError("*: masks combine with & | ^ - ~; write a & b")
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Raises TypeError: cells are read by to_dense, parts by crop."""
+        raise TypeError(
+            "BlockMask has no indices: to_dense(batch=0, heads=0) gives cells, "
+            "crop(q=slice(..), kv=slice(..), batch=.., heads=..) a part as a mask"
+        )
+
     def __rand__(self, other: object) -> NoReturn:
         """Raises TypeError: the other side is no BlockMask, which has `&` itself."""
         _refuse_operand(other, "and")
@@ -749,6 +764,16 @@ pairs; batch 0 of 1, head 1 of 4
 
     def __delattr__(self, name: str) -> None:
         _refuse(name)
+
+    if not TYPE_CHECKING:  # a checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raises AttributeError, which says what stands for an attribute of tensors."""
+            if name.startswith("_"):
+                raise AttributeError(name)
+            from .no_mask import instead_of_attribute
+
+            raise AttributeError(f"{name}: no attribute of a BlockMask{instead_of_attribute(name)}")
 
 
 def add_methods(methods: type) -> None:

@@ -122,8 +122,12 @@ def compile(
     if sample and not is_function:
         kind = type(mask).__name__
         raise TypeError(f"sample: only functions are sampled, got {kind}; leave sample out")
+    for name, given in (("q_len", q_lens), ("kv_len", kv_lens)):
+        if len(given) not in (1, count):
+            raise ValueError(f"{name}: {len(given)} lengths, expected 1 or batch = {count}")
     arrays: dict[str, Any] = {}
     if isinstance(mask, str):
+        _refuse_no_text(mask)
         expr = _fdma.parse_expr(mask)
     else:
         if is_function:
@@ -145,6 +149,20 @@ def compile(
         None if max_work is None else _integer("max_work", max_work),
     )
     return BlockMask._wrap(core)
+
+
+def _refuse_no_text(text: str) -> None:
+    """TypeError for texts of other languages and for names of files."""
+    if text.lstrip().startswith("lambda"):
+        raise TypeError(
+            "mask: expected a text of the mask language, got a lambda in quotes; "
+            "write the function without quotes"
+        )
+    if text.endswith((".h5", ".hdf5")):
+        raise TypeError(
+            "mask: expected a text of the mask language, got the name of a file; "
+            "fdma.load(path) reads the masks of a file"
+        )
 
 
 def _finished(mask: Any) -> tuple[_fdma.Expr, dict[str, Any]]:
@@ -228,9 +246,12 @@ _ORDER = (
 
 def _integer(name: str, value: object) -> int:
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        kind = type(value).__name__
         hint = _ORDER if value is None and name == "q_len" else ""
-        raise TypeError(f"{name}: expected an integer, got {kind}{hint}")
+        if isinstance(value, float) and value.is_integer():
+            hint = f"; write {int(value)}"
+        elif isinstance(value, str) and value.isdecimal():
+            hint = f"; write {int(value)}, without quotes"
+        raise TypeError(f"{name}: expected an integer, got {type(value).__name__}{hint}")
     return operator.index(value)
 
 
@@ -245,6 +266,12 @@ def _seconds(timeout: Any) -> float | None:
 def _lengths(name: str, value: Any) -> list[int]:
     if type(value) is int:
         return [value]
+    if len(getattr(value, "shape", ())) > 1 or type(value).__name__ == "Size":
+        shape = list(getattr(value, "shape", value))
+        raise TypeError(
+            f"{name}: expected an integer or one for each batch element, got the shape {shape}; "
+            f"write one extent, q.shape[-2] for tensors [batch, heads, len, head_dim]"
+        )
     if hasattr(value, "tolist"):  # arrays, tensors, NumPy's numbers
         value = value.tolist()
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):

@@ -235,6 +235,12 @@ def _refuse_array(value: object) -> None:
         )
 
 
+def _refuse_float(value: object) -> None:
+    if isinstance(value, float):
+        whole = f"; write {int(value)}" if value.is_integer() else ""
+        raise TypeError(f"unsupported operand {value}: masks have integers only{whole}")
+
+
 def _condition(value: object, what: str) -> _Expr:
     operand = _condition_or_none(value)
     if operand is None:
@@ -267,6 +273,7 @@ class _Integers(_Expr):
         operand = _int_or_none(other)
         if operand is None:
             _refuse_array(other)
+            _refuse_float(other)
             return cast(IntExpr, NotImplemented)
         own = _int(self, op)
         return (
@@ -277,6 +284,8 @@ class _Integers(_Expr):
         operand = _int_or_none(other)
         if operand is None:
             _refuse_array(other)
+            if op not in ("equal", "not_equal"):  # their errors are those of _no_identity
+                _refuse_float(other)
             return cast(MaskExpr, NotImplemented)
         return _apply(MaskExpr, op, _int(self, op), operand)
 
@@ -409,6 +418,13 @@ class IntExpr(_Integers):
     def __invert__(self) -> IntExpr:
         return -1 - self
 
+    def __index__(self) -> NoReturn:
+        """Raises TypeError: no array, list or range can be indexed by an expression."""
+        raise TypeError(
+            "an expression is no index of an array, a list or a range: fdma.table(array)[q] looks "
+            "an entry up, fdma.any_of(n, lambda i: ..) loops"
+        )
+
     def __eq__(self, other: object) -> MaskExpr:  # type: ignore[override]
         return _no_identity(self._compare("equal", other), "==", other)
 
@@ -420,8 +436,10 @@ def _no_identity(made: MaskExpr, sign: str, other: object) -> MaskExpr:
     """`made`, or a TypeError if it is NotImplemented, which Python would turn into False."""
     if made is NotImplemented and not isinstance(other, _Expr):
         _refuse_other_mask(sign, other)
+        hint = "; masks have integers only" if isinstance(other, float) else ""
         raise TypeError(
             f"{sign}: expected an integer, a condition or a table entry, got {_type_name(other)}"
+            f"{hint}"
         )
     return made
 
@@ -615,6 +633,18 @@ class MaskExpr(_Expr):
 
     def __invert__(self) -> MaskExpr:
         return _apply(MaskExpr, "logical_not", self)
+
+    def __add__(self, other: object) -> NoReturn:
+        raise TypeError(
+            "+: unsupported operand: conditions combine with & | ^ ~; write a | b, or to_int(a) + "
+            "to_int(b)"
+        )
+
+    def __sub__(self, other: object) -> NoReturn:
+        raise TypeError("-: unsupported operand: conditions combine with & | ^ ~; write a & ~b")
+
+    def __mul__(self, other: object) -> NoReturn:
+        raise TypeError("*: unsupported operand: conditions combine with & | ^ ~; write a & b")
 
     def __eq__(self, other: object) -> MaskExpr:  # type: ignore[override]
         return _no_identity(self._logical("equal", other), "==", other)

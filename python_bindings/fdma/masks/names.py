@@ -144,7 +144,9 @@ def _whole(
         raise TypeError(f"{what}: expected {words[kind]}, got {_shown(table)}")
     if table._rank is not None and not ranks[0] <= table._rank <= ranks[1]:
         wanted = " or ".join(str(rank) for rank in range(ranks[0], ranks[1] + 1))
-        raise ValueError(f"{what}: expected {wanted} dimensions, got {_shown(table)}")
+        is_padding = (mask, table._rank) == ("padding", 2)
+        hint = "; fdma.from_hf_padding reads an attention_mask [batch, len]" if is_padding else ""
+        raise ValueError(f"{what}: expected {wanted} dimensions, got {_shown(table)}{hint}")
     return table
 
 
@@ -322,7 +324,7 @@ if TYPE_CHECKING:
 
 else:
 
-    def documents(**tables):
+    def documents(*unnamed, **tables):
         """Query and key are in the same document of packed sequences.
 
         The documents are given in one of four forms, all of integer tables:
@@ -339,17 +341,22 @@ else:
         >>> print(documents(q_ids="@a", k_ids="@b"))
         documents(q_ids=@a, k_ids=@b)
         """
-        return _documents(tables)
+        return _documents(tables, unnamed)
 
 
-def _documents(tables: dict[str, Any]) -> MaskExpr:
+def _documents(tables: dict[str, Any], unnamed: tuple[Any, ...]) -> MaskExpr:
     forms = (("ids",), ("lengths",), ("cu_seqlens",), ("q_ids", "k_ids"))
     for form in forms:
-        if set(form) == set(tables):
+        if set(form) == set(tables) and not unnamed:
             return _tables("documents", (1, 2), **{name: tables[name] for name in form})
     raise TypeError(
         "documents: expected ids=, lengths=, cu_seqlens=, or q_ids= and k_ids=, got "
-        + (", ".join(f"{name}=" for name in tables) or "nothing")
+        + (", ".join(f"{name}=" for name in tables) or ("nothing" if not unnamed else ""))
+        + (
+            "an argument without a name; write lengths=, or ids= for the id of each key"
+            if unnamed
+            else ""
+        )
     )
 
 

@@ -49,6 +49,10 @@ def described(value: Any, *, has_bias: bool = False) -> str:
         return _of_array(value, has_bias)
     if isinstance(value, bool):
         return f'{value}; write "causal" for causal attention, None for attention to every key'
+    if value is None:
+        return 'NoneType; "true" is the mask that keeps every key'
+    if isinstance(value, int | float):
+        return f"{kind.__name__}" + ("; a number is scale=" if has_bias else "")
     if isinstance(value, list | tuple) and value and all(isinstance(x, BlockMask) for x in value):
         return (
             f"{kind.__name__} of BlockMasks; fdma.BlockMask.concatenate(masks) makes one mask "
@@ -93,8 +97,9 @@ def _of_array(array: Any, has_bias: bool) -> str:
     kind = f"a dense mask, {describe(array)}"
     if len(array.shape) == 2 and array.shape[0] != array.shape[1]:
         return (
-            f"{kind}; fdma.from_hf_padding(tokens) compiles padding [batch, len], 1 where a key is "
-            "real, fdma.BlockMask.from_dense(cells) booleans [q, k], once for all calls"
+            f"{kind}; fdma.from_hf_padding(tokens, causal=..) compiles padding [batch, len], 1 "
+            "where a key is real, fdma.BlockMask.from_dense(cells) booleans [q, k], once for all "
+            "calls"
         )
     if "float" in dtype:
         per_key = "; bias= takes one per key" if has_bias else ""
@@ -128,3 +133,29 @@ def _has_buffer(value: Any) -> bool:
     except TypeError:
         return False
     return True
+
+
+_CELLS = "to_dense() gives the cells as an array of NumPy"
+_FLEX = "to_flex() gives PyTorch's BlockMask"
+_PLACE = "a mask lies on the host and serves tensors on every device"
+_INSTEAD_OF_ATTRIBUTE = {
+    **dict.fromkeys(
+        ("numpy", "tolist", "dtype", "ndim", "size", "dim", "sum", "all", "any"), _CELLS
+    ),
+    **dict.fromkeys(("to", "cuda", "cpu", "device"), _PLACE),
+    **dict.fromkeys(("BLOCK_SIZE", "mask_mod", "kv_num_blocks", "kv_indices", "as_tuple"), _FLEX),
+    "sparsity": "1 - density is the share of pairs that are left out",
+    "seq_lengths": "q_len and kv_len, or q_lens and kv_lens",
+    "T": "transpose()",
+    "head": "heads",
+}
+
+
+def instead_of_attribute(name: str) -> str:
+    """What stands for an attribute of tensors or of PyTorch's BlockMask, behind a semicolon."""
+    if name in _INSTEAD_OF_ATTRIBUTE:
+        return f"; {_INSTEAD_OF_ATTRIBUTE[name]}"
+    import difflib
+
+    near = difflib.get_close_matches(name, [n for n in dir(BlockMask) if n[0] != "_"], 1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -114,9 +114,11 @@ def kind_of(array: Any, what: str) -> Kind:
     is_numpy = isinstance(dtype, np.dtype)
     kind = _KIND_OF_NUMPY.get(dtype) if is_numpy else _KIND_OF.get(str(dtype))
     if kind is None:
+        casts = _cast(array, "float"), _cast(array, "int")
+        hint = f"; write {casts[0]} for scores, {casts[1]} for whole numbers"
         raise TypeError(
             f"{what}: expected booleans or integers (float32 for the scores of topk), got {dtype}"
-            + (f"; write {_cast(array, 'int')} for whole numbers" if "float" in str(dtype) else "")
+            + (hint if "float" in str(dtype) else "")
         )
     return kind
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from .floats import FloatLookup
 from .nodes import Node, lookup, variable
+from .remedies import REMEDIES
 from .symbol import Index, Symbol, refuse, user_frame
 from .value_types import INDEX, Range, range_of_type
 
@@ -143,9 +144,13 @@ class Trace:
                 return stacked
             return self._lift(np.asarray(value))
         if isinstance(value, FloatLookup):
-            refuse("a float of a table as a condition or an integer", "compare it with a number")
+            refuse("a float of a table as a condition or an integer", value.remedy())
         if isinstance(value, float | np.floating):
-            refuse(f"arithmetic with the float {value}", "use integers: // instead of /")
+            refuse(
+                f"arithmetic with the float {value}",
+                "use integers: q // 2, or 2 * k < q instead of k < q * 0.5; return conditions "
+                "instead of 0.0 and -inf",
+            )
         refuse(f"a value of type {type(value).__name__} among integers")
 
     def derived(self, array: Any, key: tuple[Any, ...], table: np.ndarray[Any, Any]) -> Any:
@@ -154,7 +159,7 @@ class Trace:
         if known is None:
             made = self.torch.from_numpy(table) if self.is_tensor(array) else table
             known = self._derived[(id(array), *key)] = (array, made)
-            self._lifted[id(made)] = (made, self._lift(made, self._captured_name(array)))
+            self._lifted[id(made)] = (made, self._lift(made, self.captured_name(array)))
         return known[1]
 
     def _lift(self, array: Any, wish: str | None = None) -> Symbol:
@@ -171,7 +176,7 @@ class Trace:
         if len(array.shape) > 4:
             refuse(f"a captured array of {len(array.shape)} dimensions", "capture at most 4")
         shape = tuple(int(extent) for extent in array.shape)
-        wish = self._captured_name(array) if wish is None else wish
+        wish = self.captured_name(array) if wish is None else wish
         if not shape and not wish:  # made in the function: a number
             value = array.item()
             return Symbol(self, name, Range(int(value), int(value)), value, weight=1)
@@ -199,7 +204,7 @@ class Trace:
             self.arrays[known[0]] = array
         return known[0]
 
-    def _captured_name(self, array: Any) -> str:
+    def captured_name(self, array: Any) -> str:
         """The variable, attribute or key in the user's function that holds the array, else ""."""
         frame = user_frame()
         if frame is None:
@@ -248,7 +253,7 @@ class Trace:
 
         apply = FUNCTIONS.get(operation)
         if apply is None:
-            refuse(shown or f"torch.{operation}")
+            refuse(shown or f"torch.{operation}", REMEDIES.get(operation.rpartition(".")[2], ""))
         try:
             return apply(self, *args, **kwargs)
         except TypeError as error:
@@ -280,7 +285,7 @@ class Trace:
         shown = f"numpy.{func.__name__}"
         operation = (UFUNCS if is_ufunc else NUMPY).get(func.__name__)
         if operation is None:
-            refuse(shown)
+            refuse(shown, REMEDIES.get(func.__name__, ""))
         return self.call(operation, args, kwargs, shown)
 
 

@@ -64,11 +64,18 @@ class FloatLookup:
             result = self._trace.call("__getitem__", (result, index), {})
         return self._trace.symbol(result)
 
-    def _whole_numbers(self) -> str:
-        """What to write for floats that are integers by accident."""
+    def remedy(self) -> str:
+        """What to write: for floats that are integers by accident, the cast."""
         array = self._array
-        method = ".long()" if self._trace.is_tensor(array) else ".astype(int)"
-        return f"capture {method} of it" if bool((array == array.round()).all()) else _REMEDY
+        if bool((array == array.round()).all()):
+            method = "long()" if self._trace.is_tensor(array) else "astype(int)"
+            return f"capture {self._trace.captured_name(array) or 'ids'}.{method}"
+        return "compare it with a number, an integer or another entry"
+
+    def _outside(self) -> str:
+        """The same for an operation that no comparison can take the place of."""
+        found = self.remedy()
+        return found if found.startswith("capture") else _REMEDY
 
     def _apply(self, name: str, compute: Callable[[Any], Any], others: Any = ()) -> Any:
         """The function of all entries, looked up."""
@@ -76,7 +83,7 @@ class FloatLookup:
         kinds = [value for value in others if not self._is_constant(value)]
         if len(kinds) == 1 and shown in _COMPARISONS:
             return self._trace.call(shown, (self, *kinds), {})
-        remedy = self._whole_numbers()
+        remedy = self._outside()
         if shown not in _ELEMENTWISE:
             refuse(f"{shown} of a lookup in floats", remedy)
         if kinds:
@@ -135,7 +142,7 @@ class FloatLookup:
             if not lookup._is_constant(other):
                 return lookup._trace.call(comparison, args, {})
         if len(places) != 1:
-            refuse(f"{name} with lookups in floats", lookup._whole_numbers())
+            refuse(f"{name} with lookups in floats", lookup._outside())
         (place,) = places
         return lookup._apply(
             name,

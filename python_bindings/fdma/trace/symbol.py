@@ -21,6 +21,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from .nodes import ExprNode, Node
+from .remedies import REMEDIES
 from .value_types import Range
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class Symbol:
             raise AttributeError(name)
         operation = self._trace.method(name)
         if operation is None:
-            refuse(f"Tensor.{name}", missing=True)
+            refuse(f"Tensor.{name}", REMEDIES.get(name, ""), missing=True)
         return lambda *args, **kwargs: self._call(operation, *args, **kwargs)
 
     # ---- functions of the libraries
@@ -210,7 +211,7 @@ class Symbol:
             "bool() of a traced value, that is if, while, and, or, not, min(), max() or a chained "
             "comparison,",
             "use torch.where, & | ~ with parentheses around comparisons, torch.minimum, "
-            "torch.maximum",
+            "torch.maximum, torch.isin for `in`",
         )
 
     def __int__(self) -> int:

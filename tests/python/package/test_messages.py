@@ -41,8 +41,9 @@ ADDITIVE = (
     "which is not there"
 )
 PADDING = (
-    "a dense mask, int64 [2, 64]; fdma.from_hf_padding(tokens) compiles padding [batch, len], 1 "
-    "where a key is real, fdma.BlockMask.from_dense(cells) booleans [q, k], once for all calls"
+    "a dense mask, int64 [2, 64]; fdma.from_hf_padding(tokens, causal=..) compiles padding [batch, "
+    "len], 1 where a key is real, fdma.BlockMask.from_dense(cells) booleans [q, k], once for all "
+    "calls"
 )
 FLEX = "a BlockMask of PyTorch's FlexAttention; fdma.from_flex(block_mask) gives FDMA's mask of it"
 FUNCTION = "mask_mod: expected a function of (b, h, q_idx, kv_idx), got one of "
@@ -286,7 +287,7 @@ NUMBERS: list[tuple[Call, str]] = [
     (
         lambda: f.compile("@t[q] == 0", 8, t=np.ones(8)),
         "t: expected booleans or integers (float32 for the scores of topk), got float64; write "
-        ".astype(int) for whole numbers",
+        ".astype('float32') for scores, .astype(int) for whole numbers",
     ),
     (lambda: f.compile("window(@w)", 8, w=10**20), f"w: {10**20} does not fit in 64 bits"),
     (lambda: f.compile("window(@w)", 8, w=3.0), "w: expected an integer, got 3.0; write 3"),
@@ -345,7 +346,110 @@ LAYOUTS: list[tuple[Call, str]] = [
     (lambda: f.attention(Q, Q[:, :0], Q[:, :0]), "k: expected at least 1 head, got 0"),
 ]
 
-TABLE = [*MASKS, *OPERATORS, *OTHER_KEYWORDS, *NUMBERS, *LAYOUTS]
+CALLS: list[tuple[Call, str]] = [
+    (lambda: f.compile("causal", 64.0), "q_len: expected an integer, got float; write 64"),
+    (
+        lambda: f.compile("causal", "64"),
+        "q_len: expected an integer, got str; write 64, without quotes",
+    ),
+    (
+        lambda: f.compile("causal", Q),
+        "q_len: expected an integer or one for each batch element, got the shape [1, 4, 64, 16]; "
+        "write one extent, q.shape[-2] for tensors [batch, heads, len, head_dim]",
+    ),
+    (lambda: f.compile("causal", [4, 5], batch=3), "q_len: 2 lengths, expected 1 or batch = 3"),
+    (
+        lambda: f.compile(None, 8),
+        f'{COMPILE}NoneType; "true" is the mask that keeps every key',
+    ),
+    (
+        lambda: f.compile("lambda b, h, q, k: q >= k", 8),
+        "mask: expected a text of the mask language, got a lambda in quotes; write the function "
+        "without quotes",
+    ),
+    (
+        lambda: f.compile("masks.h5", 8),
+        "mask: expected a text of the mask language, got the name of a file; fdma.load(path) reads "
+        "the masks of a file",
+    ),
+    (lambda: f.attention(Q, Q, Q, 0.125), f"{ATTENTION}float; a number is scale="),
+    (
+        lambda: f.attention(Q, Q, Q, CAUSAL, np.zeros((1, 4, 64, 64), np.float32)),
+        "bias: expected [batch, heads_kv, kv_len] = [1, 4, 64], or what broadcasts to that, got "
+        "[1, 4, 64, 64]; a bias per query and key is not there",
+    ),
+    (
+        lambda: f.attention(Q, Q, Q, backend="cuda"),
+        'backend: expected "auto", "cpu" or "sm90", got \'cuda\'; write "sm90", or leave it out',
+    ),
+    (
+        lambda: f.plan("causal", q=Q, k=Q, closed_form=True).run(Q, Q, Q, kv_lens=[64]),
+        "kv_lens: expected an int32 array, got list; write numpy.asarray(kv_lens, numpy.int32)",
+    ),
+    (
+        lambda: f.estimate(CAUSAL, device="a100"),
+        "device: expected h200, h100, cpu, a profile (dict) or its file (.json), got 'a100'; "
+        "fdma-maskc calibrate measures a device",
+    ),
+    (
+        lambda: f.estimate(CAUSAL, device="H100"),
+        "device: expected h200, h100, cpu, a profile (dict) or its file (.json), got 'H100'; did "
+        "you mean h100?",
+    ),
+    (
+        lambda: f.documents([3, 4]),
+        "documents: expected ids=, lengths=, cu_seqlens=, or q_ids= and k_ids=, got an argument "
+        "without a name; write lengths=, or ids= for the id of each key",
+    ),
+    (
+        lambda: f.padding(np.ones((2, 8), int)),
+        "padding: lengths: expected 1 dimensions, got int64 [2, 8]; fdma.from_hf_padding reads an "
+        "attention_mask [batch, len]",
+    ),
+    (
+        lambda: f.from_hf_mask(np.ones((4, 4), bool)),
+        "attention_mask: expected 4 dimensions [batch, heads, queries, keys], got shape (4, 4); "
+        "write attention_mask[None, None]",
+    ),
+    (
+        lambda: f.from_cu_seqlens([3, 7]),
+        "cu_seqlens_q[0]: 3, expected 0; offsets begin with 0, numpy.cumsum([0, *lengths]) makes "
+        "them of lengths",
+    ),
+    (
+        lambda: f.compile("causal", 64)[0],
+        "BlockMask has no indices: to_dense(batch=0, heads=0) gives cells, crop(q=slice(..), "
+        "kv=slice(..), batch=.., heads=..) a part as a mask",
+    ),
+    (lambda: f.compile("causal", 64) + CAUSAL, "+: masks combine with & | ^ - ~; write a | b"),
+    (
+        lambda: f.causal() + f.causal(),
+        "+: unsupported operand: conditions combine with & | ^ ~; write a | b, or to_int(a) + "
+        "to_int(b)",
+    ),
+    (
+        lambda: f.causal() - f.sink(4),
+        "-: unsupported operand: conditions combine with & | ^ ~; write a & ~b",
+    ),
+    (
+        lambda: f.causal() * f.sink(4),
+        "*: unsupported operand: conditions combine with & | ^ ~; write a & b",
+    ),
+    (lambda: 1.5 * f.q, "unsupported operand 1.5: masks have integers only"),
+    (lambda: f.q < 8.0, "unsupported operand 8.0: masks have integers only; write 8"),
+    (
+        lambda: f.q == 8.0,
+        "==: expected an integer, a condition or a table entry, got float; masks have integers "
+        "only",
+    ),
+    (
+        lambda: [1, 2][f.q],
+        "an expression is no index of an array, a list or a range: fdma.table(array)[q] looks an "
+        "entry up, fdma.any_of(n, lambda i: ..) loops",
+    ),
+]
+
+TABLE = [*MASKS, *CALLS, *OPERATORS, *OTHER_KEYWORDS, *NUMBERS, *LAYOUTS]
 TABLE += [(call, FUNCTION + text) for call, text in FUNCTIONS]
 
 
@@ -418,6 +522,50 @@ def test_masks_of_pytorch() -> None:
     ):
         kind, message = message_of(call)
         assert (kind, message) == (TypeError, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("to", "; a mask lies on the host and serves tensors on every device"),
+        ("numpy", "; to_dense() gives the cells as an array of NumPy"),
+        ("BLOCK_SIZE", "; to_flex() gives PyTorch's BlockMask"),
+        ("densty", "; did you mean density?"),
+        ("frobnicate", ""),
+    ],
+)
+def test_attributes_of_tensors(name: str, instead: str) -> None:
+    kind, message = message_of(lambda: getattr(CAUSAL, name))
+    assert (kind, message) == (AttributeError, f"{name}: no attribute of a BlockMask{instead}")
+    assert not hasattr(CAUSAL, name) and getattr(CAUSAL, name, 3) == 3
+
+
+@pytest.mark.parametrize(
+    ("operation", "remedy"),
+    [
+        ("sqrt", "compare squares: x <= r * r instead of sqrt(x) <= r"),
+        ("cumsum", "compute it outside the function and capture the result"),
+        ("item", "use operators, lookups in tensors and torch.where, which need no value"),
+        ("float", "compare integers, squares instead of roots, powers of 2 instead of logarithms"),
+    ],
+)
+def test_operations_that_no_mask_has(operation: str, remedy: str) -> None:
+    kind, message = message_of(lambda: f.compile(lambda b, h, q, k: getattr(q, operation)() > k, 8))
+    assert issubclass(kind, fdma.TraceError)
+    assert message.startswith(f"mask_mod: Tensor.{operation} cannot be traced (")
+    assert message.endswith(f"; {remedy}, or pass sample=True to evaluate every cell instead")
+
+
+def test_floats_in_a_function() -> None:
+    remedy = (
+        "use integers: q // 2, or 2 * k < q instead of k < q * 0.5; return conditions instead of "
+        "0.0 and -inf"
+    )
+    _, message = message_of(lambda: f.compile(lambda b, h, q, k: k < q * 0.5, 8))
+    assert f"; {remedy}, or pass" in message
+    whole = np.array([1, 2, 4, 8], np.float32)
+    _, message = message_of(lambda: f.compile(lambda b, h, q, k: q - k < whole[h] * q, 8))
+    assert "; capture whole.astype(int), or pass" in message
 
 
 def test_advice_is_right() -> None:

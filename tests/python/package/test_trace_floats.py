@@ -134,8 +134,11 @@ def test_arrays_of_numpy(op: str, dtype: str) -> None:
 
 def test_other_operations_say_what_to_capture() -> None:
     for function, remedy in (
-        (lambda b, h, q, k: ids[q] - ids[k] < 2, r"capture \.long\(\) of it"),
-        (lambda b, h, q, k: torch.maximum(ids[q], k) > 0, r"capture \.long\(\) of it"),
+        (lambda b, h, q, k: ids[q] - ids[k] < 2, r"; capture ids\.long\(\), or pass sample"),
+        (
+            lambda b, h, q, k: torch.maximum(ids[q], k) > 0,
+            r"; capture ids\.long\(\), or pass sample",
+        ),
         (lambda b, h, q, k: scores[b, h, q] - scores[b, h, k] < 2, "compute the booleans outside"),
     ):
         with pytest.raises(fdma.TraceError, match=remedy):
