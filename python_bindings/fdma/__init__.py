@@ -1,6 +1,15 @@
 """FDMA: masks compiled from short expressions, and attention that touches only what they keep.
 
+A mask is written as an expression of named masks (causal, window, sink, documents, prefix, padding,
+chunked, dilated, global_, tree, ..) and conditions on q, k, b, h, pos; as a text of the same
+language, "causal & (window(1024) | sink(4))"; or as a mask_mod function of FlexAttention. compile
+makes the BlockMask of a shape of it, which print draws. attention, plan and merge compute with it,
+estimate predicts what that costs, load and save keep it in files, from_* read the masks of other
+libraries. fdma.nn has layers, fdma.hf the implementation "fdma" for models of transformers.
+available_backends says what runs here.
+
 >>> import fdma
+>>> mask = fdma.compile("causal & (window(1024) | sink(4))", 4096)
 >>> fdma.__version__.count(".")
 2
 """
@@ -11,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _fdma, torch_operators
 from ._fdma import MaskSyntaxError
-from .attention.call import attention, clear_plans
+from .attention.call import attention, available_backends, clear_plans
 from .attention.incremental_topk import IncrementalTopk
 from .attention.learned import dynamic_mask_attention, select_topk, zoh_scores, zoh_scores_backward
 from .attention.merge import merge
@@ -105,6 +114,7 @@ __all__ = [
     "any_of",
     "at",
     "attention",
+    "available_backends",
     "b",
     "bitand",
     "bitor",

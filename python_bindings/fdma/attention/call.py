@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..masks.block_mask import BlockMask
     from ..masks.expr_types import MaskExpr
 
-__all__ = ["attention", "clear_plans"]
+__all__ = ["attention", "available_backends", "clear_plans"]
 
 Layout = Literal["bhsd", "bshd"]
 Backend = Literal["auto", "cpu", "sm90"]
@@ -154,6 +154,17 @@ def clear_plans() -> None:
     """
     plans.clear()
     _fdma.release_workspaces()
+
+
+def available_backends() -> list[str]:
+    """The backends that can run here: "cpu", and "sm90" if this build has its kernels and a Hopper
+    GPU is there.
+
+    >>> import fdma
+    >>> "cpu" in fdma.available_backends()
+    True
+    """
+    return _fdma.available_backends()
 
 
 def runner_of(q: Any) -> Callable[..., Any]:
