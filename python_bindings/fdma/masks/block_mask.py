@@ -37,6 +37,9 @@ Range: TypeAlias = "slice | range | None"
 Pairs: TypeAlias = "int | slice | range | None"
 
 
+_set = object.__setattr__  # masks themselves refuse it
+
+
 class TileCounts(NamedTuple):
     """Tiles of a mask by class, and its cells, over all batch elements and heads.
 
@@ -98,9 +101,9 @@ class BlockMask(_OtherRooms):
     @classmethod
     def _wrap(cls, core: _fdma.BlockMask) -> Self:
         mask = cls.__new__(cls)
-        mask._core = core
-        mask._cache = {}
-        mask._handle = handle_of(mask)
+        _set(mask, "_core", core)
+        _set(mask, "_cache", {})
+        _set(mask, "_handle", handle_of(mask))
         return mask
 
     # Properties: shape, storage and origin.
@@ -756,13 +759,10 @@ pairs; batch 0 of 1, head 1 of 4
             mask._cache["mask_hash"] = self._cache["mask_hash"]
         return mask
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in BlockMask.__slots__ and not hasattr(self, name):
-            object.__setattr__(self, name, value)
-        else:
-            _refuse(name)
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        _refuse(name)
 
-    def __delattr__(self, name: str) -> None:
+    def __delattr__(self, name: str) -> NoReturn:
         _refuse(name)
 
     if not TYPE_CHECKING:  # a checker would take every name for an attribute

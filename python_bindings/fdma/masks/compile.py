@@ -115,16 +115,12 @@ def compile(
     kv_lens = q_lens if kv_len is None else _lengths("kv_len", kv_len)
     count = max(len(q_lens), len(kv_lens)) if batch is None else _integer("batch", batch)
     num_heads = _integer("heads", heads)
-    for name, number in (("batch", count), ("heads", num_heads)):
-        if number < 1:
-            raise ValueError(f"{name}: expected at least 1, got {number}")
     is_function = not isinstance(mask, str | MaskExpr | TableExpr) and callable(mask)
     if sample and not is_function:
         kind = type(mask).__name__
         raise TypeError(f"sample: only functions are sampled, got {kind}; leave sample out")
-    for name, given in (("q_len", q_lens), ("kv_len", kv_lens)):
-        if len(given) not in (1, count):
-            raise ValueError(f"{name}: {len(given)} lengths, expected 1 or batch = {count}")
+    if count != 1 or num_heads != 1 or len(q_lens) != 1 or len(kv_lens) != 1:
+        _check_counts(count, num_heads, q_lens, kv_lens)
     arrays: dict[str, Any] = {}
     if isinstance(mask, str):
         _refuse_no_text(mask)
@@ -149,6 +145,15 @@ def compile(
         None if max_work is None else _integer("max_work", max_work),
     )
     return BlockMask._wrap(core)
+
+
+def _check_counts(batch: int, heads: int, q_lens: list[int], kv_lens: list[int]) -> None:
+    for name, number in (("batch", batch), ("heads", heads)):
+        if number < 1:
+            raise ValueError(f"{name}: expected at least 1, got {number}")
+    for name, given in (("q_len", q_lens), ("kv_len", kv_lens)):
+        if len(given) not in (1, batch):
+            raise ValueError(f"{name}: {len(given)} lengths, expected 1 or batch = {batch}")
 
 
 def _refuse_no_text(text: str) -> None:

@@ -46,6 +46,8 @@ _MIRRORED = {
 
 def is_float(trace: Trace, value: Any) -> bool:
     """True for a lookup in floats and for an array of floats with axes."""
+    if isinstance(value, Symbol | int):  # most are
+        return False
     return isinstance(value, FloatLookup) or (trace.holds_floats(value) and value.ndim > 0)
 
 
