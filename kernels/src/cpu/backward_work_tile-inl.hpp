@@ -25,6 +25,7 @@
 #include "cpu/backward.hpp"
 #include "cpu/lane_pairs.hpp"
 #include "cpu/microkernels-inl.hpp"
+#include "cpu/softmax-inl.hpp"
 #include "cpu/tile_walk-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();

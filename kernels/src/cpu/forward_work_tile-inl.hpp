@@ -21,6 +21,7 @@
 #include "cpu/call.hpp"
 #include "cpu/lane_pairs.hpp"
 #include "cpu/microkernels-inl.hpp"
+#include "cpu/softmax-inl.hpp"
 #include "cpu/tile_walk-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,6 +1,6 @@
 // Score policies of the CPU kernels: what happens to a logit between the scaled product of query and
-// key and the softmax. A score is one structure here and a line of with_score. Included once per
-// instruction set, as microkernels-inl.hpp is.
+// key and the softmax. A score is one structure here and a line in work_tile_kernel.cpp and in
+// backward_kernel.cpp. Included once per instruction set, as microkernels-inl.hpp is.
 //
 // Logits are in powers of two (times log2(e)). A policy is a value that a work tile owns, with
 //
@@ -9,13 +9,14 @@
 //   begin_chunk(keys, n)   forward, before a chunk: the keys of its columns
 //   begin_keys(first, n)   backward, before a key tile: its keys
 //   logit(x, pairs)        the logits of a vector of scaled products
+//   gradient(ds, x, pairs) the gradients of the scaled products x from those of their logits
 //   finish_row(max, sum, q)
 //                          forward, after the last key of a row: what its output is divided by.
 //                          2^max * sum is the sum of exponentials, which lse keeps
-//   KeySums<nv>            backward, `nv` vectors of keys of one panel: `gradient(ds, x, pairs, v)`
-//                          takes the gradients of the logits of vector v and returns those of the
-//                          scaled products x; `store()` follows the last query
 //   end_keys()             backward, after all query heads of a key tile
+//
+// A policy may specialise KeyPanel, to keep sums over queries in registers, and overload for_column,
+// to keep there what all rows of a key share.
 #if defined(FDMA_CPU_SCORE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef FDMA_CPU_SCORE_INL
 #undef FDMA_CPU_SCORE_INL
@@ -44,17 +45,37 @@ struct NoScore {
     return x;
   }
   float finish_row(float, float sum, std::int64_t) const { return sum; }
+  template <class Pairs>
+  HWY_INLINE FloatVec gradient(FloatVec ds, FloatVec, const Pairs&) const {
+    return ds;
+  }
   void end_keys() {}
+};
 
-  template <int kNv>
-  struct KeySums {
-    KeySums(const NoScore&, std::size_t) {}
-    template <class Pairs>
-    HWY_INLINE FloatVec gradient(FloatVec ds, FloatVec, const Pairs&, int) {
-      return ds;
-    }
-    void store() {}
-  };
+/// The score of one column of a forward chunk: `logit(x, pairs)`.
+template <class Score>
+HWY_INLINE const Score& for_column(const Score& score, std::size_t) {
+  return score;
+}
+
+/// The score of kNv vectors of keys of a backward panel, whose first key is `row` of the tile:
+/// logit and gradient of vector v. store() follows the last query.
+template <int kNv, class Score>
+class KeyPanel {
+ public:
+  KeyPanel(const Score& score, std::size_t) : score_(score) {}
+  template <class Pairs>
+  HWY_INLINE FloatVec logit(FloatVec x, const Pairs& pairs, int) const {
+    return score_.logit(x, pairs);
+  }
+  template <class Pairs>
+  HWY_INLINE FloatVec gradient(FloatVec ds, FloatVec x, const Pairs& pairs, int) {
+    return score_.gradient(ds, x, pairs);
+  }
+  void store() {}
+
+ private:
+  const Score& score_;
 };
 
 /// ScoreSpec::key_bias: adds a number to all logits of a key.
@@ -87,40 +108,15 @@ class KeyBiasScore : public NoScore {
     }
   }
   template <class Pairs>
-  HWY_INLINE FloatVec logit(FloatVec x, const Pairs& pairs) const {
-    const FloatTag tag;
-    if constexpr (Pairs::kAreKeys) {
-      return hn::Add(x, hn::LoadU(tag, terms_ + pairs.row));
-    } else {
-      return hn::Add(x, hn::Set(tag, terms_[pairs.column]));
-    }
-  }
+  FloatVec logit(FloatVec, const Pairs&) const = delete;  // for_column and KeyPanel below
   void end_keys() {
     if (gradient_ != nullptr) std::copy_n(sums_, num_keys_, gradient_ + first_key_);
   }
 
-  /// The gradient of the bias: dS summed over queries.
-  template <int kNv>
-  class KeySums {
-   public:
-    KeySums(const KeyBiasScore& score, std::size_t row) : to_(score.sums_ + row) {
-      FDMA_UNROLL for (int v = 0; v < kNv; ++v) sum_[v] = hn::LoadU(FloatTag(), at(v));
-    }
-    template <class Pairs>
-    HWY_INLINE FloatVec gradient(FloatVec ds, FloatVec, const Pairs&, int v) {
-      sum_[v] = hn::Add(sum_[v], ds);
-      return ds;
-    }
-    void store() {
-      FDMA_UNROLL for (int v = 0; v < kNv; ++v) hn::StoreU(sum_[v], FloatTag(), at(v));
-    }
-
-   private:
-    float* at(int v) const { return to_ + static_cast<std::size_t>(v) * kLanes; }
-
-    float* to_;
-    FloatVec sum_[kNv];
-  };
+  /// In powers of two: those of the chunk's columns, backward of the tile's keys.
+  const float* terms() const { return terms_; }
+  /// Backward: dS of the tile's keys, summed over queries.
+  float* sums() const { return sums_; }
 
  private:
   const float* bias_;
@@ -128,6 +124,49 @@ class KeyBiasScore : public NoScore {
   float *terms_, *sums_;
   std::int64_t first_key_ = 0;
   std::size_t num_keys_ = 0;
+};
+
+struct KeyTerm {
+  FloatVec term;
+
+  template <class Pairs>
+  HWY_INLINE FloatVec logit(FloatVec x, const Pairs&) const {
+    return hn::Add(x, term);
+  }
+};
+HWY_INLINE KeyTerm for_column(const KeyBiasScore& score, std::size_t column) {
+  return {hn::Set(FloatTag(), score.terms()[column])};
+}
+
+template <int kNv>
+class KeyPanel<kNv, KeyBiasScore> {
+ public:
+  KeyPanel(const KeyBiasScore& score, std::size_t row) : to_(score.sums() + row) {
+    const FloatTag tag;
+    FDMA_UNROLL for (int v = 0; v < kNv; ++v) {
+      const auto lane = static_cast<std::size_t>(v) * kLanes;
+      term_[v] = hn::LoadU(tag, score.terms() + row + lane);
+      sum_[v] = hn::LoadU(tag, to_ + lane);
+    }
+  }
+  template <class Pairs>
+  HWY_INLINE FloatVec logit(FloatVec x, const Pairs&, int v) const {
+    return hn::Add(x, term_[v]);
+  }
+  template <class Pairs>
+  HWY_INLINE FloatVec gradient(FloatVec ds, FloatVec, const Pairs&, int v) {
+    sum_[v] = hn::Add(sum_[v], ds);
+    return ds;
+  }
+  void store() {
+    FDMA_UNROLL for (int v = 0; v < kNv; ++v) {
+      hn::StoreU(sum_[v], FloatTag(), to_ + static_cast<std::size_t>(v) * kLanes);
+    }
+  }
+
+ private:
+  float* to_;
+  FloatVec term_[kNv], sum_[kNv];
 };
 
 }  // namespace fdma::cpu::HWY_NAMESPACE
