@@ -61,13 +61,14 @@ WARNINGS = YES
 WARN_IF_UNDOCUMENTED = NO
 """
 
-# The macros of the rows from which enumerators are made (fdma/masks/*.def).
+# The macros of the rows (*.def) from which enumerators and members are made.
 ROW_MACROS = (
     "FDMA_ARITHMETIC",
     "FDMA_OPERATOR",
     "FDMA_LANGUAGE_OPERATOR",
     "FDMA_PROGRAM_OPERATOR",
     "FDMA_NAMED_MASK",
+    "FDMA_SCORE_PART",
 )
 
 DOXYGEN = ROOT / "build" / "docs" / "doxygen"
