@@ -148,17 +148,16 @@ __device__ __forceinline__ void write_band(std::uint32_t slot, const ClosedFormB
 }
 
 /// Writes the queries of each row (a key) by the closed form of a backward plan, for rows that are
-/// not a band. The lengths of its work tiles are exchanged: q_len counts keys, kv_len counts
-/// queries.
+/// not a band. `place` counts queries as columns.
 template <class Params>
 __device__ __forceinline__ void write_closed_form_columns(std::uint32_t slot, const Params& p,
-                                                          const BroadcastTile& work_tile,
+                                                          const TileGroup& group,
                                                           const TilePlace& place, int lane) {
   const ClosedFormColumns columns =
-      closed_form_columns(p.plan, p.lengths, work_tile.batch, work_tile.kv_len, work_tile.q_len);
+      closed_form_columns(p.plan, p.lengths, group.batch, group.q_len, group.kv_len);
   for (int row = lane; row < kTileRows; row += kWarpSize) {
-    const int key = work_tile.q_begin + row;
-    const int document = columns.document(key, work_tile.first_document, work_tile.last_document);
+    const int key = group.key_begin + row;
+    const int document = columns.document(key, group.first_document, group.last_document);
     const ClosedFormRange queries = columns.queries(key, columns.bounds(document));
     std::uint32_t words[4] = {0, 0, 0, 0};
     add_keys(words, queries.begin - place.key_begin, queries.end - place.key_begin);
@@ -298,7 +297,7 @@ __device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
         if (band.is_valid != 0) {
           write_band(slot, band, place.key_begin, lane);
         } else if constexpr (Params::kIsTransposed) {
-          write_closed_form_columns(slot, p, read_work_tile(work_tile_address), place, lane);
+          write_closed_form_columns(slot, p, read_tile_group(work_tile_address), place, lane);
         } else {
           write_closed_form(slot, p, read_work_tile(work_tile_address), place, lane);
         }

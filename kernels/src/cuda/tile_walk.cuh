@@ -9,7 +9,8 @@
 
 namespace fdma::gpu {
 
-/// Position of a tile: keys [key_begin, key_begin + 128) and rows from q_begin on of an element.
+/// Position of a tile: keys [key_begin, key_begin + 128) and rows from q_begin on of an element. In
+/// a backward kernel rows are keys, and what is called a key here is a query.
 struct TilePlace {
   std::int32_t q_begin;
   std::int32_t key_begin;
@@ -22,11 +23,11 @@ __device__ __forceinline__ bool is_ragged(const TilePlace& place) {
   return place.kv_len - place.key_begin < kTileKeys;
 }
 
-/// The segments of a broadcast work tile: the plan's, or those that lie behind the work tile in
+/// The segments of a broadcast work tile or tile group: the plan's, or those that lie behind it in
 /// shared memory.
-template <class Layout>
+template <class Layout, class Tile>
 __device__ __forceinline__ const PlanSegment* segments_of(const PlanArrays& plan,
-                                                          const BroadcastTile& work_tile,
+                                                          const Tile& work_tile,
                                                           std::uint32_t slot) {
   if (work_tile.first_segment != kOwnSegments) return plan.segments;
   return static_cast<const PlanSegment*>(

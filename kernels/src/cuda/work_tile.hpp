@@ -36,6 +36,33 @@ struct alignas(16) BroadcastTile {
   std::int32_t num_heads;      ///< existing heads that share the tile
 };
 
+/// The counterpart of a backward kernel: a tile of 128 keys of a KV head against the queries of all
+/// query heads of its group, in the words of BroadcastTile. A member that only plans or only kv
+/// worklists have shares its word with one of the other.
+struct alignas(16) TileGroup {
+  std::int32_t num_tiles;  ///< query tiles of a head, at least 1, or kNoWorkTile
+  /// First key; over a worklist the index of its first entry
+  std::int32_t key_begin;
+  std::int32_t head;  ///< the first query head
+  std::int32_t batch;
+  std::int32_t kv_len;  ///< over a worklist such that no key is past the end
+  std::int32_t q_len;
+  /// Of the plan, or kOwnSegments; over a worklist the first query tile
+  std::int32_t first_segment;
+  std::int32_t num_segments;
+  /// WorkTile::step, then 0; over a worklist the query tiles that are full
+  std::int32_t step_or_full_begin, full_end;
+  /// First work tile of the group in the plan; over a worklist KvWorkTile::first_accum_row
+  std::int32_t first_work_tile_or_accum_row;
+  /// Documents of its keys in closed-form plans
+  std::int32_t first_document, last_document;
+  std::int32_t kv_head;
+  /// Deterministic calls: where the position of its next query tile is found, and the position of
+  /// the query tile in hand
+  std::int32_t next_visit, position;
+};
+static_assert(sizeof(TileGroup) == sizeof(BroadcastTile));
+
 /// In place of a first document (-1 stands for rows before the first document): the tiles count
 /// keys of the kv permutation.
 inline constexpr std::int32_t kPermutedKeys = -2;

@@ -13,7 +13,9 @@ namespace fdma::gpu {
 
 using ptx::load_words, ptx::store_words;
 
-__device__ __forceinline__ BroadcastTile read_work_tile(std::uint32_t slot) {
+/// Reads a BroadcastTile or a TileGroup, whose words are the same.
+template <class Tile>
+__device__ __forceinline__ Tile read_broadcast(std::uint32_t slot) {
   const uint4 a = load_words(slot), b = load_words(slot + 16), c = load_words(slot + 32),
               d = load_words(slot + 48);
   return {
@@ -21,6 +23,12 @@ __device__ __forceinline__ BroadcastTile read_work_tile(std::uint32_t slot) {
       static_cast<int>(b.x), static_cast<int>(b.y), static_cast<int>(b.z), static_cast<int>(b.w),
       static_cast<int>(c.x), static_cast<int>(c.y), static_cast<int>(c.z), static_cast<int>(c.w),
       static_cast<int>(d.x), static_cast<int>(d.y), static_cast<int>(d.z), static_cast<int>(d.w)};
+}
+__device__ __forceinline__ BroadcastTile read_work_tile(std::uint32_t slot) {
+  return read_broadcast<BroadcastTile>(slot);
+}
+__device__ __forceinline__ TileGroup read_tile_group(std::uint32_t slot) {
+  return read_broadcast<TileGroup>(slot);
 }
 
 /// Work tile `index` of the plan, with num_tiles kNoWorkTile after the last one. Without
@@ -129,6 +137,15 @@ __device__ __forceinline__ void store_work_tile(std::uint32_t slot,
                                     work_tile.first_document));
   store_words(slot + 48, make_uint4(work_tile.last_document, work_tile.kv_head,
                                     work_tile.head_in_group, work_tile.num_heads));
+}
+__device__ __forceinline__ void store_tile_group(std::uint32_t slot, const TileGroup& group) {
+  store_words(slot, make_uint4(group.num_tiles, group.key_begin, group.head, group.batch));
+  store_words(slot + 16,
+              make_uint4(group.kv_len, group.q_len, group.first_segment, group.num_segments));
+  store_words(slot + 32, make_uint4(group.step_or_full_begin, group.full_end,
+                                    group.first_work_tile_or_accum_row, group.first_document));
+  store_words(slot + 48,
+              make_uint4(group.last_document, group.kv_head, group.next_visit, group.position));
 }
 
 }  // namespace fdma::gpu

@@ -8,6 +8,7 @@
 #include <random>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "backend/closed_form_cases.hpp"
@@ -45,7 +46,8 @@ __global__ void make_fragments(const Params p, const gpu::TileRow* rows, const M
                                std::uint32_t* words) {
   __shared__ __align__(16) std::uint32_t slot[512];
   __shared__ __align__(16) std::uint32_t band[8];
-  __shared__ __align__(16) gpu::BroadcastTile work_tile;
+  using Tile = std::conditional_t<Params::kIsTransposed, gpu::TileGroup, gpu::BroadcastTile>;
+  __shared__ __align__(16) Tile work_tile;
   const int lane = static_cast<int>(threadIdx.x);
   const MaskedTile at = tiles[blockIdx.x];
   const std::uint32_t band_address = ptx::shared_address(band);
@@ -55,15 +57,20 @@ __global__ void make_fragments(const Params p, const gpu::TileRow* rows, const M
     while (row->tiles.q_tile != at.tile_row) ++row;
     work_tile = {};
     work_tile.batch = at.batch;
-    work_tile.q_begin = at.tile_row * p.plan.block_q;
-    work_tile.q_len = Params::kIsTransposed ? lengths.y : lengths.x;
-    work_tile.kv_len = Params::kIsTransposed ? lengths.x : lengths.y;
+    if constexpr (Params::kIsTransposed) {
+      work_tile.key_begin = at.tile_row * p.plan.block_q;
+    } else {
+      work_tile.q_begin = at.tile_row * p.plan.block_q;
+    }
+    work_tile.q_len = lengths.x;
+    work_tile.kv_len = lengths.y;
     work_tile.first_document = row->tiles.first_document;
     work_tile.last_document = row->tiles.last_document;
     gpu::store_band(band_address, row->band);
   }
   __syncwarp();
-  const gpu::TilePlace place{work_tile.q_begin, at.column_tile * gpu::kTileKeys, work_tile.kv_len};
+  const gpu::TilePlace place{at.tile_row * p.plan.block_q, at.column_tile * gpu::kTileKeys,
+                             Params::kIsTransposed ? lengths.x : lengths.y};
   gpu::write_mask<1>(ptx::shared_address(slot), p, ptx::shared_address(&work_tile), band_address,
                      TileStep{PlanSegmentKind::closed_form, 0, at.column_tile, 0}, place, lane);
   __syncwarp();

@@ -16,62 +16,57 @@
 
 namespace fdma::sm90 {
 
-/// Byte offsets of the members that are stored or read singly in the slot of a BroadcastTile. Pairs
+/// Byte offsets of the members that are stored or read singly in the slot of a TileGroup. Pairs
 /// are adjacent.
-struct BroadcastTileAt {
-  static constexpr std::uint32_t kNumTiles = offsetof(BroadcastTile, num_tiles);
-  static constexpr std::uint32_t kQBegin = offsetof(BroadcastTile, q_begin);
-  static constexpr std::uint32_t kHead = offsetof(BroadcastTile, head);
-  static constexpr std::uint32_t kBatch = offsetof(BroadcastTile, batch);
-  static constexpr std::uint32_t kQLen = offsetof(BroadcastTile, q_len);
-  static constexpr std::uint32_t kKvLen = offsetof(BroadcastTile, kv_len);
-  static constexpr std::uint32_t kFirstSegment = offsetof(BroadcastTile, first_segment);
-  static constexpr std::uint32_t kNumSegments = offsetof(BroadcastTile, num_segments);
-  static constexpr std::uint32_t kStep = offsetof(BroadcastTile, step);
-  static constexpr std::uint32_t kFirstTile = offsetof(BroadcastTile, first_tile);
-  static constexpr std::uint32_t kPartial = offsetof(BroadcastTile, partial);
-  static constexpr std::uint32_t kFirstDocument = offsetof(BroadcastTile, first_document);
-  static constexpr std::uint32_t kLastDocument = offsetof(BroadcastTile, last_document);
-  static constexpr std::uint32_t kKvHead = offsetof(BroadcastTile, kv_head);
-  static constexpr std::uint32_t kHeadInGroup = offsetof(BroadcastTile, head_in_group);
-  static constexpr std::uint32_t kNumHeads = offsetof(BroadcastTile, num_heads);
+struct TileGroupAt {
+  static constexpr std::uint32_t kNumTiles = offsetof(TileGroup, num_tiles);
+  static constexpr std::uint32_t kKeyBegin = offsetof(TileGroup, key_begin);
+  static constexpr std::uint32_t kHead = offsetof(TileGroup, head);
+  static constexpr std::uint32_t kBatch = offsetof(TileGroup, batch);
+  static constexpr std::uint32_t kKvLen = offsetof(TileGroup, kv_len);
+  static constexpr std::uint32_t kQLen = offsetof(TileGroup, q_len);
+  static constexpr std::uint32_t kFirstSegment = offsetof(TileGroup, first_segment);
+  static constexpr std::uint32_t kNumSegments = offsetof(TileGroup, num_segments);
+  static constexpr std::uint32_t kStep = offsetof(TileGroup, step_or_full_begin);
+  static constexpr std::uint32_t kFullEnd = offsetof(TileGroup, full_end);
+  static constexpr std::uint32_t kFirstWorkTile = offsetof(TileGroup, first_work_tile_or_accum_row);
+  static constexpr std::uint32_t kFirstDocument = offsetof(TileGroup, first_document);
+  static constexpr std::uint32_t kLastDocument = offsetof(TileGroup, last_document);
+  static constexpr std::uint32_t kKvHead = offsetof(TileGroup, kv_head);
+  static constexpr std::uint32_t kNextVisit = offsetof(TileGroup, next_visit);
+  static constexpr std::uint32_t kPosition = offsetof(TileGroup, position);
   static constexpr bool is_pair(std::uint32_t a, std::uint32_t b) {
     return a % 8 == 0 && b == a + 4;
   }
 };
-static_assert(BroadcastTileAt::is_pair(BroadcastTileAt::kNumTiles, BroadcastTileAt::kQBegin) &&
-              BroadcastTileAt::is_pair(BroadcastTileAt::kHead, BroadcastTileAt::kBatch) &&
-              BroadcastTileAt::is_pair(BroadcastTileAt::kQLen, BroadcastTileAt::kKvLen) &&
-              BroadcastTileAt::is_pair(BroadcastTileAt::kFirstSegment,
-                                       BroadcastTileAt::kNumSegments) &&
-              BroadcastTileAt::is_pair(BroadcastTileAt::kStep, BroadcastTileAt::kFirstTile) &&
-              BroadcastTileAt::is_pair(BroadcastTileAt::kPartial,
-                                       BroadcastTileAt::kFirstDocument) &&
-              BroadcastTileAt::is_pair(BroadcastTileAt::kLastDocument, BroadcastTileAt::kKvHead));
+static_assert(TileGroupAt::is_pair(TileGroupAt::kNumTiles, TileGroupAt::kKeyBegin) &&
+              TileGroupAt::is_pair(TileGroupAt::kHead, TileGroupAt::kBatch) &&
+              TileGroupAt::is_pair(TileGroupAt::kKvLen, TileGroupAt::kQLen) &&
+              TileGroupAt::is_pair(TileGroupAt::kFirstSegment, TileGroupAt::kNumSegments) &&
+              TileGroupAt::is_pair(TileGroupAt::kStep, TileGroupAt::kFullEnd) &&
+              TileGroupAt::is_pair(TileGroupAt::kFirstWorkTile, TileGroupAt::kFirstDocument) &&
+              TileGroupAt::is_pair(TileGroupAt::kLastDocument, TileGroupAt::kKvHead));
 
 /// The tile group broadcast in `slot` with the segments of its g-th query head, as far as the walk
-/// over its tiles needs them. BroadcastTile::partial holds here the first work tile of the tile
-/// group, head_in_group its first visit, q_len the number of keys and kv_len the number of queries
-/// of the element.
-__device__ __forceinline__ BroadcastTile part_of(const PlanArrays& plan, std::uint32_t slot,
-                                                 int g) {
+/// over its tiles needs them.
+__device__ __forceinline__ TileGroup part_of(const PlanArrays& plan, std::uint32_t slot, int g) {
   const uint4 a = load_words(slot), b = load_words(slot + 16);
-  BroadcastTile part{};
+  TileGroup part{};
   part.num_tiles = static_cast<int>(a.x);
-  part.q_begin = static_cast<int>(a.y);
+  part.key_begin = static_cast<int>(a.y);
   part.batch = static_cast<int>(a.w);
-  part.q_len = static_cast<int>(b.x);
-  part.kv_len = static_cast<int>(b.y);
+  part.kv_len = static_cast<int>(b.x);
+  part.q_len = static_cast<int>(b.y);
   part.first_segment = static_cast<int>(b.z);
   part.num_segments = static_cast<int>(b.w);
-  part.step = load_word(slot + BroadcastTileAt::kStep);
-  part.partial = load_word(slot + BroadcastTileAt::kPartial);
+  part.step_or_full_begin = load_word(slot + TileGroupAt::kStep);
+  part.first_work_tile_or_accum_row = load_word(slot + TileGroupAt::kFirstWorkTile);
   if (g > 0 && part.first_segment != kOwnSegments) {
-    const WorkTile& work_tile = plan.work_tiles[part.partial + g];
+    const WorkTile& work_tile = plan.work_tiles[part.first_work_tile_or_accum_row + g];
     part.num_tiles = work_tile.num_tiles;
     part.first_segment = work_tile.first_segment;
     part.num_segments = work_tile.num_segments;
-    part.step = work_tile.step;
+    part.step_or_full_begin = work_tile.step;
   }
   return part;
 }
@@ -80,25 +75,25 @@ __device__ __forceinline__ BroadcastTile part_of(const PlanArrays& plan, std::ui
 /// can also walk from the last tile to the first.
 class TileGroupTiles {
  public:
-  __device__ __forceinline__ TileGroupTiles(const PlanSegment* segments, const BroadcastTile& part,
+  __device__ __forceinline__ TileGroupTiles(const PlanSegment* segments, const TileGroup& part,
                                             bool is_down)
       : iterator_(segments,
-                  WorkTile{0, 0, 0, part.step, max(part.first_segment, 0), part.num_segments, 0, 0,
-                           0, kWholeRow},
+                  WorkTile{0, 0, 0, part.step_or_full_begin, max(part.first_segment, 0),
+                           part.num_segments, 0, 0, 0, kWholeRow},
                   is_down),
-        q_begin_(part.q_begin),
-        kv_len_(part.kv_len) {}
+        key_begin_(part.key_begin),
+        q_len_(part.q_len) {}
 
   /// Called num_tiles times, with the same `is_down`.
   __device__ __forceinline__ void next(TileStep& step, TilePlace& place, bool is_down) {
     iterator_.next(step, is_down);
-    place = {q_begin_, step.tile * kTileKeys, kv_len_};
+    place = {key_begin_, step.tile * kTileKeys, q_len_};
   }
 
  private:
   EitherWayIterator iterator_;
-  std::int32_t q_begin_;
-  std::int32_t kv_len_;
+  std::int32_t key_begin_;
+  std::int32_t q_len_;
 };
 
 /// The state of a mask warp's walk over a tile group.
@@ -144,10 +139,10 @@ __device__ __forceinline__ void make_tile_group_masks(const BackwardParams& p, s
   for (std::uint32_t num_masks = 0, num_units = 0;; ++num_units) {
     ptx::mbarrier_wait(base + Layout::kWorkTileFull + 8 * (num_units % Layout::kWorkTileSlots),
                        num_units / Layout::kWorkTileSlots & 1, "mask: work tile full");
-    if (load_word(work_tile_slot(num_units) + BroadcastTileAt::kNumTiles) == kNoWorkTile) return;
+    if (load_word(work_tile_slot(num_units) + TileGroupAt::kNumTiles) == kNoWorkTile) return;
 #pragma unroll 1
     for (int g = 0; g < p.group_size; ++g) {
-      const BroadcastTile part = part_of(p.plan, work_tile_slot(num_units), g);
+      const TileGroup part = part_of(p.plan, work_tile_slot(num_units), g);
       MaskWalk walk{TileGroupTiles(segments_of<Layout>(p.plan, part, work_tile_slot(num_units)),
                                    part, p.walks_down),
                     g, part.num_tiles, num_masks, num_units};
@@ -157,8 +152,8 @@ __device__ __forceinline__ void make_tile_group_masks(const BackwardParams& p, s
         walk.tiles.next(step, place, p.walks_down);
         const std::uint32_t work_tile = work_tile_slot(walk.num_units);
         // Queries past the end need no mask bits (their lse is +inf), but keys past the end do.
-        const int num_rows = load_word(work_tile + BroadcastTileAt::kQLen) -
-                             load_word(work_tile + BroadcastTileAt::kQBegin);
+        const int num_rows = load_word(work_tile + TileGroupAt::kKvLen) -
+                             load_word(work_tile + TileGroupAt::kKeyBegin);
         if (step.kind == PlanSegmentKind::full && num_rows >= kTileRows) continue;
         const std::uint32_t number = walk.num_masks++;
         if (static_cast<int>(number % kMaskWarps) != mask_warp) continue;
@@ -195,31 +190,30 @@ __device__ __forceinline__ void make_tile_group_masks(const BackwardParams& p, s
   }
 }
 
-/// Broadcasts a work tile of a plan. One thread. Here and below each member of BroadcastTile is
+/// Broadcasts a work tile of a plan. One thread. Here and below each member of TileGroup is
 /// stored as soon as it is known, because registers are few.
 __device__ __forceinline__ void broadcast_work_tile(const BackwardParams& p, std::uint32_t slot,
                                                     int index) {
   const bool is_ordered =
       p.dq_semaphores != nullptr && index < p.plan.num_work_tiles / p.group_size;
-  store_word(slot + BroadcastTileAt::kHeadInGroup,
+  store_word(slot + TileGroupAt::kNextVisit,
              is_ordered ? __ldg(p.plan.first_positions + index) : 0);
   if (is_ordered) index = __ldg(p.plan.tile_groups + index);
   index *= p.group_size;
   if (index >= p.plan.num_work_tiles) {
-    store_word(slot + BroadcastTileAt::kNumTiles, kNoWorkTile);
+    store_word(slot + TileGroupAt::kNumTiles, kNoWorkTile);
     return;
   }
   const WorkTile* work_tile = p.plan.work_tiles + index;
-  store_words2(slot + BroadcastTileAt::kPartial, index, 0);
-  store_words2(slot + BroadcastTileAt::kFirstSegment, work_tile->first_segment,
+  store_words2(slot + TileGroupAt::kFirstWorkTile, index, 0);
+  store_words2(slot + TileGroupAt::kFirstSegment, work_tile->first_segment,
                work_tile->num_segments);
-  store_words2(slot + BroadcastTileAt::kStep, work_tile->step, 0);
-  store_words2(slot + BroadcastTileAt::kNumTiles, work_tile->num_tiles,
-               work_tile->q_tile * kTileRows);
+  store_words2(slot + TileGroupAt::kStep, work_tile->step, 0);
+  store_words2(slot + TileGroupAt::kNumTiles, work_tile->num_tiles, work_tile->q_tile * kTileRows);
   const int2 lengths = lengths_of(p.plan, p.lengths, work_tile->batch);
-  store_words2(slot + BroadcastTileAt::kQLen, lengths.y, lengths.x);
-  store_words2(slot + BroadcastTileAt::kHead, work_tile->head, work_tile->batch);
-  store_words2(slot + BroadcastTileAt::kLastDocument, 0, work_tile->head / p.group_size);
+  store_words2(slot + TileGroupAt::kKvLen, lengths.y, lengths.x);
+  store_words2(slot + TileGroupAt::kHead, work_tile->head, work_tile->batch);
+  store_words2(slot + TileGroupAt::kLastDocument, 0, work_tile->head / p.group_size);
 }
 
 /// Broadcasts the tile row of a closed-form plan that is tile group `index` or a later one, or
@@ -231,37 +225,35 @@ __device__ __forceinline__ void broadcast_row(const BackwardParams& p, std::uint
   for (;; index = static_cast<int>(gridDim.x) + atomicAdd(p.next_tile_group, 1)) {
     const WorkTile work_tile = read_work(p, index * p.group_size);
     if (work_tile.num_tiles == kNoWorkTile) {
-      store_word(slot + BroadcastTileAt::kNumTiles, kNoWorkTile);
+      store_word(slot + TileGroupAt::kNumTiles, kNoWorkTile);
       return;
     }
     row = row_of(p, work_tile);
     if (__ldcg(&row->tiles.num_tiles) == kNoRow) continue;
-    store_words2(slot + BroadcastTileAt::kHead, work_tile.head, work_tile.batch);
-    store_words2(slot + BroadcastTileAt::kPartial, index * p.group_size, work_tile.q_tile);
+    store_words2(slot + TileGroupAt::kHead, work_tile.head, work_tile.batch);
+    store_words2(slot + TileGroupAt::kFirstWorkTile, index * p.group_size, work_tile.q_tile);
     break;
   }
-  const int2 head = load_words2(slot + BroadcastTileAt::kHead);
+  const int2 head = load_words2(slot + TileGroupAt::kHead);
   const int2 lengths = lengths_of(p.plan, p.lengths, head.y);
-  store_words2(slot + BroadcastTileAt::kQLen, lengths.y, lengths.x);
-  store_words2(slot + BroadcastTileAt::kLastDocument, row->tiles.last_document,
-               head.x / p.group_size);
+  store_words2(slot + TileGroupAt::kKvLen, lengths.y, lengths.x);
+  store_words2(slot + TileGroupAt::kLastDocument, row->tiles.last_document, head.x / p.group_size);
   const int first_key = row->tiles.q_tile * kTileRows;
-  store_words2(slot + BroadcastTileAt::kNumTiles, row->tiles.num_tiles, first_key);
-  store_words2(slot + BroadcastTileAt::kStep, 0, 0);
+  store_words2(slot + TileGroupAt::kNumTiles, row->tiles.num_tiles, first_key);
+  store_words2(slot + TileGroupAt::kStep, 0, 0);
   if (p.dq_semaphores != nullptr) {
     const ClosedFormColumns columns =
         closed_form_columns(p.plan, p.lengths, head.y, lengths.x, lengths.y);
-    store_word(slot + BroadcastTileAt::kHeadInGroup,
-               2 * load_word(slot + BroadcastTileAt::kFirstDocument) +
-                   (columns.is_near(first_key) ? 1 : 0));
+    store_word(slot + TileGroupAt::kNextVisit, 2 * load_word(slot + TileGroupAt::kFirstDocument) +
+                                                   (columns.is_near(first_key) ? 1 : 0));
   }
-  store_word(slot + BroadcastTileAt::kFirstDocument, row->tiles.first_document);
+  store_word(slot + TileGroupAt::kFirstDocument, row->tiles.first_document);
   int num_segments = 0;
 #pragma unroll 1
   for (const ClosedFormWalk::TileRun& tile_run : row->tiles.tile_runs) {
     store_tile_run(slot + Layout::kWorkTileSegments, tile_run, num_segments);
   }
-  store_words2(slot + BroadcastTileAt::kFirstSegment, kOwnSegments, num_segments);
+  store_words2(slot + TileGroupAt::kFirstSegment, kOwnSegments, num_segments);
   store_band(slot + Layout::kWorkTileBand, row->band);
 }
 

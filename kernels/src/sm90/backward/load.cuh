@@ -105,9 +105,9 @@ __device__ __forceinline__ void run_helper_warp(const BackwardParams& p, std::ui
         if (!Reader::kIsListed && has_zero_fill()) {
           const std::uint32_t taken =
               base + Layout::kItem + count % Layout::kWorkTileSlots * Layout::kWorkTileSlotBytes;
-          if (load_word(taken + BroadcastTileAt::kNumTiles) != kNoWorkTile) {
-            zero_fill.look_ahead(load_word(taken + BroadcastTileAt::kBatch) * p.zero_fill.heads_kv +
-                                 load_word(taken + BroadcastTileAt::kKvHead));
+          if (load_word(taken + TileGroupAt::kNumTiles) != kNoWorkTile) {
+            zero_fill.look_ahead(load_word(taken + TileGroupAt::kBatch) * p.zero_fill.heads_kv +
+                                 load_word(taken + TileGroupAt::kKvHead));
           }
         }
         ptx::mbarrier_arrive(base + Layout::kWorkTileFull + 8 * (count % Layout::kWorkTileSlots));
@@ -183,8 +183,7 @@ class TileGroupLoader {
   /// Words of a broadcast tile group: its next visit of a query tile (in a closed-form plan
   /// row_dq_position, over worklist keys the begin of its positions), and the position of the query
   /// tile in hand.
-  static constexpr std::uint32_t kVisit = BroadcastTileAt::kHeadInGroup,
-                                 kRank = BroadcastTileAt::kNumHeads;
+  static constexpr std::uint32_t kVisit = TileGroupAt::kNextVisit, kRank = TileGroupAt::kPosition;
 
   __device__ __forceinline__ bool adds_in_order() const {
     return (Layout::kAddsInBulk || Score::kAddsInOrder) && p.dq_semaphores != nullptr;
@@ -209,7 +208,7 @@ class TileGroupLoader {
   __device__ __forceinline__ bool wait_for_tile_group() const {
     ptx::mbarrier_wait(base_ + Layout::kWorkTileFull + 8 * work_tile_ring_.stage(),
                        work_tile_ring_.phase(), "load: work tile full");
-    return load_word(work_tile_slot() + BroadcastTileAt::kNumTiles) != kNoWorkTile;
+    return load_word(work_tile_slot() + TileGroupAt::kNumTiles) != kNoWorkTile;
   }
 
   /// Sends a request to the helper warp. The caller then arrives at helper_task_barrier_.
@@ -242,48 +241,50 @@ class TileGroupLoader {
   }
 
   __device__ __forceinline__ void wait_for_zero_fill_of_row() const {
-    const BroadcastTile tile_group = current_tile_group();
+    const TileGroup tile_group = current_tile_group();
     const int row = tile_group.batch * p.zero_fill.heads_kv + tile_group.kv_head;
     if (row <= load_word(base_ + Layout::kZeroedRow)) return;
     wait_for_zero_fill(p, row);
     store_word(base_ + Layout::kZeroedRow, row);
   }
   /// The tile group in hand. It is read anew at each use, because it would take too many registers.
-  __device__ __forceinline__ BroadcastTile current_tile_group() const {
-    return read_work_tile(work_tile_slot());
+  __device__ __forceinline__ TileGroup current_tile_group() const {
+    return read_tile_group(work_tile_slot());
   }
 
   __device__ __forceinline__ void load_keys() {
-    const BroadcastTile tile_group = current_tile_group();
+    const TileGroup tile_group = current_tile_group();
     if constexpr (Reader::kIsListed) {
       helper_task(kHelperTaskKeys, 0, 0, 0, work_tile_slot());
       ptx::mbarrier_arrive(helper_task_barrier_);
       return;
     }
     ptx::mbarrier_wait(base_ + Layout::kKvEmpty, ~work_tile_ring_.count & 1, "load: K and V empty");
-    const int num_left = tile_group.q_len - tile_group.q_begin;
+    const int num_left = tile_group.kv_len - tile_group.key_begin;
     const std::uint32_t k = base_ + Layout::kK, v = base_ + Layout::kV;
     const std::uint32_t k_full =
         begin_copy(base_ + Layout::kKFull, k, Layout::kKBytes, Layout::kPanelsQk, num_left,
-                   Layout::kTileGroupKeys, p.k_rows > tile_group.q_len);
+                   Layout::kTileGroupKeys, p.k_rows > tile_group.kv_len);
 #pragma unroll
     for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
       ptx::tma_load_5d(k + panel * Layout::kPanelBytesKey, &p.k, k_full, panel * kPanelColumns, 0,
-                       tile_group.q_begin, tile_group.kv_head, tile_group.batch, ptx::kEvictFirst);
+                       tile_group.key_begin, tile_group.kv_head, tile_group.batch,
+                       ptx::kEvictFirst);
     }
     const std::uint32_t v_full =
         begin_copy(base_ + Layout::kVFull, v, Layout::kVBytes, Layout::kPanelsV, num_left,
-                   Layout::kTileGroupKeys, p.v_rows > tile_group.q_len);
+                   Layout::kTileGroupKeys, p.v_rows > tile_group.kv_len);
 #pragma unroll
     for (int panel = 0; panel < Layout::kPanelsV; ++panel) {
       ptx::tma_load_5d(v + panel * Layout::kPanelBytesKey, &p.v, v_full, panel * kPanelColumns, 0,
-                       tile_group.q_begin, tile_group.kv_head, tile_group.batch, ptx::kEvictFirst);
+                       tile_group.key_begin, tile_group.kv_head, tile_group.batch,
+                       ptx::kEvictFirst);
     }
   }
 
   /// Loads the tiles of one query head.
   __device__ __forceinline__ void load_queries(int g) {
-    const BroadcastTile part =
+    const TileGroup part =
         Reader::kIsListed ? current_tile_group() : part_of(p.plan, work_tile_slot(), g);
     auto walk = [&] {
       if constexpr (Reader::kIsListed) {
@@ -293,7 +294,7 @@ class TileGroupLoader {
                               p.walks_down);
       }
     }();
-    const bool is_ragged_tile_group = part.q_len - part.q_begin < kTileRows;
+    const bool is_ragged_tile_group = part.kv_len - part.key_begin < kTileRows;
     const int take_at = g == p.group_size - 1 ? max(part.num_tiles - kLateTiles, 0) : -1;
 #pragma unroll 1
     for (int n = 0;; ++n) {
@@ -306,7 +307,7 @@ class TileGroupLoader {
       TilePlace place;
       walk.next(step, place, p.walks_down);
       if (adds_in_order()) find_rank(step.tile);
-      const int num_left = part.kv_len - place.key_begin;  // queries
+      const int num_left = part.q_len - place.key_begin;  // queries
       std::uint32_t halves = num_left > 64 ? 3u : num_left > 0 ? 1u : 0u;
       std::uint32_t mask = 0, quarters = 15, empty_halves = 0;
       if (step.kind != PlanSegmentKind::full || is_ragged_tile_group) {
@@ -362,9 +363,9 @@ class TileGroupLoader {
       position = __ldcg(p.worklist.positions + visit + tile);
     } else if (p.plan.num_closed_forms > 0) {
       const auto* offsets = reinterpret_cast<const std::int32_t*>(p.dq_semaphore_offsets);
-      const int place = load_word(work_tile_slot() + BroadcastTileAt::kBatch) *
-                            (p.places.padded_q_len / kTileKeys) +
-                        tile;
+      const int place =
+          load_word(work_tile_slot() + TileGroupAt::kBatch) * (p.places.padded_q_len / kTileKeys) +
+          tile;
       position = visit / 2 + __ldcg(offsets + 2 * place + visit % 2);
     } else {
       store_word(work_tile_slot() + kVisit, visit + 1);
@@ -373,8 +374,7 @@ class TileGroupLoader {
     store_word(work_tile_slot() + kRank, position);
   }
   /// The sum tile of dQ for the queries of the g-th query head from `query` on.
-  __device__ __forceinline__ int sum_tile_of(const BroadcastTile& tile_group, int g,
-                                             int query) const {
+  __device__ __forceinline__ int sum_tile_of(const TileGroup& tile_group, int g, int query) const {
     return static_cast<int>((p.places.first_row(tile_group.batch, tile_group.head + g) + query) /
                             kSumRows);
   }
@@ -382,26 +382,27 @@ class TileGroupLoader {
     return adds_in_order() ? load_word(work_tile_slot() + kRank) : 0;
   }
 
-  __device__ __forceinline__ void store_step(const BroadcastTile& tile_group, int flags,
+  __device__ __forceinline__ void store_step(const TileGroup& tile_group, int flags,
                                              std::uint32_t mask, int sum_tile, int position) {
     const std::uint32_t to =
         base_ + Layout::kStep + ring_.stage() * static_cast<int>(sizeof(BackwardStep));
     store_words(to, make_uint4(flags, mask, sum_tile, position));
-    store_words(to + 16, make_uint4(tile_group.batch, tile_group.kv_head, tile_group.q_begin,
-                                    Reader::kIsListed ? tile_group.partial : tile_group.q_len));
+    store_words(to + 16, make_uint4(tile_group.batch, tile_group.kv_head, tile_group.key_begin,
+                                    Reader::kIsListed ? tile_group.first_work_tile_or_accum_row
+                                                      : tile_group.kv_len));
   }
 
   /// Loads Q, dO, lse and deltas of the queries from `query` on.
   __device__ __forceinline__ void load_step(int g, int query, int flags, std::uint32_t mask) {
-    const BroadcastTile tile_group = current_tile_group();
-    const int stage = ring_.stage(), num_left = tile_group.kv_len - query;
+    const TileGroup tile_group = current_tile_group();
+    const int stage = ring_.stage(), num_left = tile_group.q_len - query;
     const std::int64_t row = p.places.first_row(tile_group.batch, tile_group.head + g) + query;
     ptx::mbarrier_wait(base_ + Layout::kQEmpty + 8 * stage, ring_.phase() ^ 1, "load: Q empty");
     store_step(tile_group, flags, mask, static_cast<int>(row / kSumRows), position());
     const std::uint32_t q = base_ + Layout::kQ + stage * Layout::kQBytes;
     const std::uint32_t q_full =
         begin_copy(base_ + Layout::kQFull + 8 * stage, q, Layout::kQBytes + Layout::kRowBytes,
-                   Layout::kPanelsQk, num_left, Layout::kStepQueries, p.q_rows > tile_group.kv_len);
+                   Layout::kPanelsQk, num_left, Layout::kStepQueries, p.q_rows > tile_group.q_len);
 #pragma unroll
     for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
       ptx::tma_load_5d(q + panel * Layout::kPanelBytesQuery, &p.q, q_full, panel * kPanelColumns, g,
@@ -413,7 +414,7 @@ class TileGroupLoader {
     const std::uint32_t o = base_ + Layout::kO + stage * Layout::kOBytes;
     const std::uint32_t o_full = begin_copy(
         base_ + Layout::kOFull + 8 * stage, o, Layout::kOBytes + Layout::kRowBytes,
-        Layout::kPanelsV, num_left, Layout::kStepQueries, p.dout_rows > tile_group.kv_len);
+        Layout::kPanelsV, num_left, Layout::kStepQueries, p.dout_rows > tile_group.q_len);
 #pragma unroll
     for (int panel = 0; panel < Layout::kPanelsV; ++panel) {
       ptx::tma_load_5d(o + panel * Layout::kPanelBytesQuery, &p.dout, o_full, panel * kPanelColumns,
@@ -429,7 +430,7 @@ class TileGroupLoader {
   /// Sends a step without queries, which says that the tile group is done and whether another one
   /// follows. Then advances to that one.
   __device__ __forceinline__ void end_tile_group() {
-    const BroadcastTile tile_group = current_tile_group();
+    const TileGroup tile_group = current_tile_group();
     const int stage = ring_.stage();
     ptx::mbarrier_wait(base_ + Layout::kQEmpty + 8 * stage, ring_.phase() ^ 1, "load: Q empty");
     ptx::mbarrier_wait(base_ + Layout::kOEmpty + 8 * stage, ring_.phase() ^ 1, "load: dO empty");
@@ -445,7 +446,7 @@ class TileGroupLoader {
   /// be short, so a block may find no tile group. It then tells the computing warps of one tile
   /// group without keys, which is the last.
   __device__ __forceinline__ void end_without_tile_groups() {
-    BroadcastTile nothing{};
+    TileGroup nothing{};
     if constexpr (Reader::kIsListed) nothing.batch = -1;
     store_step(nothing, kStepEndsTileGroup | kStepEndsAll, 0, 0, 0);
     if constexpr (!Reader::kIsListed) arrive_at(base_ + Layout::kKFull, base_ + Layout::kVFull);

@@ -2,8 +2,8 @@
 // memory.
 //
 // A backward plan is the plan of the transposed mask: its rows are keys, its columns are queries.
-// In code shared with the forward kernel (TileWalk, mask fragments) a query therefore means a row
-// of the plan, and a key means a column.
+// In code shared with the forward kernel (TilePlace, mask fragments) a query therefore means a row
+// of the plan, and a key means a column. Tile groups have names of their own (cuda/work_tile.hpp).
 #pragma once
 
 #include <cuda.h>

@@ -29,14 +29,11 @@ __device__ __forceinline__ int4 read_worklist_entry(const WorklistEntry* key) {
   return __ldcg(reinterpret_cast<const int4*>(key));
 }
 
-/// Broadcasts tile group `index`, or kNoWorkTile if there is none. One thread. In BroadcastTile
-/// q_begin is here the index of the first key in the list, kv_len the number of queries of the
-/// element, partial is first_accum_row, first_segment the first tile, step and first_tile bound the
-/// full tiles. q_len is set so that no key is past the end.
+/// Broadcasts tile group `index`, or kNoWorkTile if there is none. One thread.
 template <class Params>
 __device__ __forceinline__ void broadcast_worklist_entry(const Params& p, std::uint32_t slot,
                                                          int index) {
-  BroadcastTile tile_group{};
+  TileGroup tile_group{};
   tile_group.num_tiles = kNoWorkTile;
   if (index < __ldcg(p.worklist.num_work_tiles)) {
     const int4* work_tile = reinterpret_cast<const int4*>(p.worklist.work_tiles + index);
@@ -44,41 +41,41 @@ __device__ __forceinline__ void broadcast_worklist_entry(const Params& p, std::u
     tile_group.batch = place.x;
     tile_group.kv_head = place.y;
     tile_group.head = place.y * p.group_size;
-    tile_group.q_begin = place.z * kTileRows;
-    tile_group.q_len = tile_group.q_begin + kTileRows;
-    tile_group.partial = place.w;
-    tile_group.kv_len = lengths_of(p.plan, p.lengths, place.x).x;
+    tile_group.key_begin = place.z * kTileRows;
+    tile_group.kv_len = tile_group.key_begin + kTileRows;
+    tile_group.first_work_tile_or_accum_row = place.w;
+    tile_group.q_len = lengths_of(p.plan, p.lengths, place.x).x;
     tile_group.first_segment = tiles.x;
     tile_group.num_tiles = tiles.y - tiles.x;
-    tile_group.step = tiles.z;
-    tile_group.first_tile = tiles.w;
+    tile_group.step_or_full_begin = tiles.z;
+    tile_group.full_end = tiles.w;
     // Counted from tile 0.
     if (p.dq_semaphores != nullptr)
-      tile_group.head_in_group = __ldcg(p.worklist.first_positions + index) - tiles.x;
+      tile_group.next_visit = __ldcg(p.worklist.first_positions + index) - tiles.x;
   }
-  store_work_tile(slot, tile_group);
+  store_tile_group(slot, tile_group);
 }
 
 /// The tiles of a tile group: full ones, or ones masked by the intervals of the tile group's keys.
 class ListedTiles {
  public:
-  __device__ __forceinline__ explicit ListedTiles(const BroadcastTile& tile_group)
+  __device__ __forceinline__ explicit ListedTiles(const TileGroup& tile_group)
       : tile_(tile_group.first_segment),
-        full_begin_(tile_group.step),
-        full_end_(tile_group.first_tile),
-        q_begin_(tile_group.q_begin),
-        q_len_(tile_group.kv_len) {}
+        full_begin_(tile_group.step_or_full_begin),
+        full_end_(tile_group.full_end),
+        first_entry_(tile_group.key_begin),
+        q_len_(tile_group.q_len) {}
 
   /// It walks up, whatever the last argument says.
   __device__ __forceinline__ void next(TileStep& step, TilePlace& place, bool = false) {
     const bool is_full = tile_ >= full_begin_ && tile_ < full_end_;
     step = {is_full ? PlanSegmentKind::full : PlanSegmentKind::rows, 0, tile_, 0};
-    place = {q_begin_, tile_ * kTileKeys, q_len_};
+    place = {first_entry_, tile_ * kTileKeys, q_len_};
     ++tile_;
   }
 
  private:
-  std::int32_t tile_, full_begin_, full_end_, q_begin_, q_len_;
+  std::int32_t tile_, full_begin_, full_end_, first_entry_, q_len_;
 };
 
 /// The counterpart of make_tile_group_masks. Lane l makes the words of keys l, l + 32, ..
@@ -92,14 +89,14 @@ __device__ __forceinline__ void make_listed_masks(const BackwardParams& p, std::
   for (;; work_tile_ring.advance()) {
     ptx::mbarrier_wait(base + Layout::kWorkTileFull + 8 * work_tile_ring.stage(),
                        work_tile_ring.phase(), "mask: work tile full");
-    const BroadcastTile tile_group =
-        read_work_tile(base + Layout::kItem + work_tile_ring.stage() * Layout::kWorkTileSlotBytes);
+    const TileGroup tile_group =
+        read_tile_group(base + Layout::kItem + work_tile_ring.stage() * Layout::kWorkTileSlotBytes);
     if (tile_group.num_tiles == kNoWorkTile) return;
     int begins[kLaneKeys], ends[kLaneKeys];
 #pragma unroll
     for (int i = 0; i < kLaneKeys; ++i) {
       const int4 key =
-          read_worklist_entry(p.worklist.keys + tile_group.q_begin + lane + i * kWarpSize);
+          read_worklist_entry(p.worklist.keys + tile_group.key_begin + lane + i * kWarpSize);
       begins[i] = key.y;
       ends[i] = key.z;
     }
@@ -149,11 +146,11 @@ __device__ __forceinline__ void look_up_keys(const BackwardParams& p, std::uint3
                                              std::uint32_t entries, std::uint32_t biases,
                                              int lane) {
   constexpr float kLog2E = 1.44269504088896340736f;
-  const BroadcastTile tile_group = read_work_tile(slot);
+  const TileGroup tile_group = read_tile_group(slot);
   int4 keys[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    keys[i] = read_worklist_entry(p.worklist.keys + tile_group.q_begin + i * kWarpSize + lane);
+    keys[i] = read_worklist_entry(p.worklist.keys + tile_group.key_begin + i * kWarpSize + lane);
   }
   const float* from = p.key_bias.head(tile_group.batch, tile_group.kv_head);
 #pragma unroll
