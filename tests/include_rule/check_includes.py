@@ -32,7 +32,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "H5": ("formats/io", "tests"),
     "boost/program_options": ("tools",),
     "png.h": ("tools",),
-    "nlohmann/": ("kernels/src", "tools", "tests", "benchmarks"),
+    "nlohmann/": ("formats/io", "kernels/src", "tools", "tests", "benchmarks"),
     # Tests run vector code once per instruction set.
     "hwy/": ("kernels/src", "formats/io", "tests/unit"),
     "spdlog/": ("tools",),

@@ -20,9 +20,10 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "formats/io": {
         "include": (),
-        "hdf5": (),
-        "masks": ("hdf5",),
-        "dense": ("hdf5",),
+        "arrays": (),
+        "hdf5": ("arrays",),
+        "masks": ("arrays", "hdf5"),
+        "dense": ("arrays", "hdf5"),
         "isolated": ("hdf5",),
         "interop": ("hdf5",),
     },

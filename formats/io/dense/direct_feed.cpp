@@ -219,7 +219,7 @@ class ChunkedFeed final : public SlabFeed {
   // bytes_at_once, or a quarter of that where inflating dominates, so that threads can share the
   // work.
   void find_runs(const std::vector<ChunkPlace>& places, std::vector<Run>& runs) const {
-    const std::int64_t most_bytes = ReadBuffer::bytes_at_once() / (pipeline_.has_deflate() ? 4 : 1);
+    const std::int64_t most_bytes = ReadBuffer::bytes_at_once() / (pipeline_.compresses() ? 4 : 1);
     const auto most_chunks = static_cast<std::size_t>(most_bytes / chunk_bytes_);
     const std::int64_t alignment = std::max<std::int64_t>(4, size_);  // of values and checksums
     runs.clear();

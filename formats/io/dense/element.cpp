@@ -11,6 +11,8 @@
 #include <cstring>
 #include <limits>
 
+#include "io/arrays/narrow_floats.hpp"
+
 namespace fdma::io {
 namespace {
 
@@ -105,6 +107,19 @@ std::int64_t pack_floats(const void* values, std::int64_t count, std::uint64_t* 
                      });
 }
 
+// Floating values of which 1, with the bits `one`, keeps and 0 masks.
+template <class Bits>
+std::int64_t pack_ones(const void* values, std::int64_t count, std::uint64_t* row,
+                       std::int64_t begin, Bits one) {
+  return pack_values(static_cast<const Bits*>(values), count, row, begin, false,
+                     [one](Bits value, Bits& bad) {
+                       const bool keeps = value == one;
+                       const bool drops = static_cast<Bits>(value << 1) == 0;
+                       bad = static_cast<Bits>(!keeps & !drops);
+                       return static_cast<std::uint8_t>(keeps);
+                     });
+}
+
 std::int64_t pack_16bit_floats(const void* values, std::int64_t count, std::uint64_t* row,
                                std::int64_t begin, std::uint16_t first, std::uint16_t span) {
   return pack_values(static_cast<const std::uint16_t*>(values), count, row, begin, false,
@@ -114,25 +129,6 @@ std::int64_t pack_16bit_floats(const void* values, std::int64_t count, std::uint
                        bad = static_cast<std::uint16_t>(!keeps & !drops);
                        return static_cast<std::uint8_t>(keeps);
                      });
-}
-
-double half_to_double(std::uint16_t bits) {
-  const int exponent = (bits >> 10) & 31;
-  const int mantissa = bits & 1023;
-  double magnitude = 0;
-  if (exponent == 31) {
-    magnitude = mantissa == 0 ? std::numeric_limits<double>::infinity()
-                              : std::numeric_limits<double>::quiet_NaN();
-  } else if (exponent == 0) {
-    magnitude = std::ldexp(mantissa, -24);
-  } else {
-    magnitude = std::ldexp(mantissa + 1024, exponent - 25);
-  }
-  return (bits >> 15) != 0 ? -magnitude : magnitude;
-}
-
-double bfloat16_to_double(std::uint16_t bits) {
-  return std::bit_cast<float>(std::uint32_t{bits} << 16);
 }
 
 struct FloatLayout {
@@ -188,8 +184,10 @@ Result<DenseElement> DenseElement::of(const DatasetInfo& info, const DenseReadOp
           "floating values");
     }
     element.is_boolean_ = type_class == H5T_ENUM;
-    FDMA_TRY(const std::optional<std::string> declared,
-             read_string_attribute(info.dataset.get(), "dtype", where));
+    std::optional<std::string> declared;
+    if (info.dataset) {
+      FDMA_TRY(declared, read_string_attribute(info.dataset.get(), "dtype", where));
+    }
     const bool is_bfloat16 =
         type_class == H5T_INTEGER && H5Tget_size(type) == 2 && declared == "bfloat16";
     element.memory_type_ = Handle(H5Tget_native_type(type, H5T_DIR_ASCEND), H5Tclose);
@@ -223,6 +221,16 @@ Result<DenseElement> DenseElement::of(const DatasetInfo& info, const DenseReadOp
   if (!is_floating && options.drop_below.has_value()) {
     return wrong(fmt::format("drop_below (--drop-below) is for floating masks, but the type is {}",
                              element.is_boolean_ ? "boolean" : type_text(type)));
+  }
+  element.ones_keep_ = options.ones_keep;
+  if (options.ones_keep && !is_floating) {
+    return wrong(
+        fmt::format("ones_keep (--ones-keep) is for floating masks, but the type is {}, "
+                    "where 1 keeps in any case",
+                    element.is_boolean_ ? "boolean" : type_text(type)));
+  }
+  if (options.ones_keep && options.drop_below.has_value()) {
+    return wrong("ones_keep (--ones-keep) and drop_below (--drop-below): give one of the two");
   }
   if (!(element.drop_below_ < 0)) {
     return wrong(fmt::format("drop_below (--drop-below): {} is not below 0", element.drop_below_));
@@ -259,6 +267,8 @@ void DenseElement::make_rule(hid_t stored_type) {
     is_stored_swapped_ = native && H5Tequal(native.get(), memory_type_.get()) > 0;
     is_stored_as_is_ = is_stored_swapped_;
   }
+  // The rule's vector code tells additive values and single bits, not the bits of 1.
+  if (ones_keep_) is_stored_as_is_ = false;
   rule_.size_bytes = static_cast<int>(size_bytes_);
   rule_.is_swapped = is_stored_swapped_;
   rule_.is_inverted = is_inverted_;
@@ -285,6 +295,18 @@ void DenseElement::make_rule(hid_t stored_type) {
 
 std::int64_t DenseElement::pack(const void* values, std::int64_t count, std::uint64_t* row,
                                 std::int64_t begin) const {
+  if (ones_keep_) {
+    switch (kind_) {
+      case Kind::float16:
+        return pack_ones<std::uint16_t>(values, count, row, begin, 0x3c00);
+      case Kind::bfloat16:
+        return pack_ones<std::uint16_t>(values, count, row, begin, 0x3f80);
+      case Kind::float32:
+        return pack_ones(values, count, row, begin, std::bit_cast<std::uint32_t>(1.0F));
+      default:
+        return pack_ones(values, count, row, begin, std::bit_cast<std::uint64_t>(1.0));
+    }
+  }
   switch (kind_) {
     case Kind::bits8:
       return pack_integers<std::uint8_t>(values, count, row, begin, is_inverted_);
@@ -346,6 +368,12 @@ std::string DenseElement::complaint(const void* value) const {
         text, is_boolean_ ? "a boolean mask" : "an integer mask");
   }
   const double x = as_double(value);
+  if (ones_keep_) {
+    return fmt::format(
+        "is {}; with ones_keep (--ones-keep) a floating mask holds 1, which keeps, "
+        "and 0, which masks",
+        x);
+  }
   const std::string rule = fmt::format(
       "a floating mask is additive: 0 keeps, -inf and values at or below drop_below = {} mask",
       drop_below_);
@@ -354,7 +382,7 @@ std::string DenseElement::complaint(const void* value) const {
     return fmt::format("is {}; {}: pass --drop-below {} if it means masked", x, rule, x);
   }
   if (x == 1) {
-    return fmt::format("is 1; {}: store a mask of 0 and 1 as boolean or integers", rule);
+    return fmt::format("is 1; {}: pass --ones-keep if 1 keeps and 0 masks", rule);
   }
   return fmt::format("is {}; {}: no option accepts it, a bias is not a mask", x, rule);
 }

@@ -60,6 +60,7 @@ class DenseElement {
   bool is_boolean_ = false;
   bool is_signed_ = false;
   bool is_inverted_ = false;  // true means masked
+  bool ones_keep_ = false;    // floating: 1 keeps, 0 masks
   std::int64_t size_bytes_ = 1;
   double drop_below_ = 0;
   float drop_below32_ = 0;          // greatest float32 that drop_below_ does not undercut

@@ -32,7 +32,7 @@ const char* name_of(DenseDims dims) {
   return "?";
 }
 
-std::vector<int> axes_of(DenseDims dims) {
+std::vector<int> axes_of(DenseDims dims, std::size_t rank) {
   switch (dims) {
     case DenseDims::qk:
       return {2, 3};
@@ -43,13 +43,16 @@ std::vector<int> axes_of(DenseDims dims) {
     case DenseDims::bhqk:
       return {0, 1, 2, 3};
     case DenseDims::bk:
+      if (rank == 3) return {0, 2, 3};
+      if (rank == 4) return {0, 1, 2, 3};
       return {0, 3};
   }
   return {};
 }
 
-Result<DenseDims> dims_of(std::size_t rank, const DenseReadOptions& options,
+Result<DenseDims> dims_of(const std::vector<std::int64_t>& extents, const DenseReadOptions& options,
                           const std::string& where) {
+  const std::size_t rank = extents.size();
   const auto mismatch = [&](const std::string& text) {
     return Error{ErrorCode::shape_mismatch, fmt::format("{}: {}", where, text)};
   };
@@ -57,12 +60,23 @@ Result<DenseDims> dims_of(std::size_t rank, const DenseReadOptions& options,
     return mismatch(fmt::format("{} dimensions, a dense mask has 2, 3 or 4", rank));
   }
   if (!options.dims.has_value()) {
-    if (rank == 3) return mismatch("3 dimensions: say --dims hqk or --dims bqk");
+    if (rank == 3) {
+      return mismatch(fmt::format("3 dimensions {}: say --dims hqk or --dims bqk{}",
+                                  extents_text(extents), extents[1] == 1 ? ", or --dims bk" : ""));
+    }
     return rank == 2 ? DenseDims::qk : DenseDims::bhqk;
   }
-  if (axes_of(*options.dims).size() != rank) {
+  if (const std::size_t expected = axes_of(*options.dims, rank).size(); expected != rank) {
     return mismatch(fmt::format("{} dimensions, but dims (--dims) {} has {}", rank,
-                                name_of(*options.dims), axes_of(*options.dims).size()));
+                                name_of(*options.dims), expected));
+  }
+  const bool has_units_between =
+      std::all_of(extents.begin() + 1, extents.end() - 1, [](std::int64_t n) { return n == 1; });
+  if (options.dims == DenseDims::bk && !has_units_between) {
+    return mismatch(
+        fmt::format("extents {}: dims (--dims) bk is [batch, keys], with extents of 1 between at "
+                    "most, such as [batch, 1, 1, keys]",
+                    extents_text(extents)));
   }
   return *options.dims;
 }
@@ -72,8 +86,8 @@ Result<DenseDims> dims_of(std::size_t rank, const DenseReadOptions& options,
 Result<DenseGeometry> DenseGeometry::of(const DatasetInfo& info, const DenseReadOptions& options,
                                         std::int64_t element_bytes, const std::string& where) {
   DenseGeometry geometry;
-  FDMA_TRY(geometry.dims, dims_of(info.extents.size(), options, where));
-  geometry.axes = axes_of(geometry.dims);
+  FDMA_TRY(geometry.dims, dims_of(info.extents, options, where));
+  geometry.axes = axes_of(geometry.dims, info.extents.size());
   std::array<std::int64_t, 4> chunk{1, 1, 1, 1};
   const bool is_chunked = !info.chunk.empty();
   for (std::size_t d = 0; d < info.extents.size(); ++d) {
@@ -103,10 +117,16 @@ Result<DenseGeometry> DenseGeometry::of(const DatasetInfo& info, const DenseRead
     return product(planes, DensePlane::window_bytes(q_len, kv_len, block, rows));
   };
   if (window(1, 1) > kMaxWindowBytes) {
+    constexpr std::int32_t kLeastBlock = 16;
+    const std::int64_t least =
+        DensePlane::window_bytes(num_q, num_k, {kLeastBlock, block.block_kv}, 1);
     return Error{ErrorCode::out_of_memory,
-                 fmt::format("{}: one row of tiles of {} keys takes {} bytes; choose a smaller "
-                             "block_q than {}",
-                             where, num_k, window(1, 1), block.block_q)};
+                 fmt::format("{}: one row of tiles of {} keys takes {} bytes, at most {}; {}",
+                             where, num_k, window(1, 1), kMaxWindowBytes,
+                             least <= kMaxWindowBytes
+                                 ? fmt::format("choose a smaller block_q than {} (--block {}x{})",
+                                               block.block_q, kLeastBlock, block.block_kv)
+                                 : "a dense dataset of so many keys is not read")};
   }
   std::int64_t full_chunk_bytes = is_chunked ? element_bytes : 0;
   for (const std::int64_t side : info.chunk) full_chunk_bytes = product(full_chunk_bytes, side);

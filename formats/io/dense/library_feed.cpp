@@ -8,6 +8,27 @@
 #include "io/hdf5/dataset_values.hpp"
 
 namespace fdma::io {
+
+void pack_row_major(const Slab& slab, const std::byte* values, std::int64_t element_bytes,
+                    SlabConsumer& consumer) {
+  const auto [num_b, num_h, num_q, num_k] = slab.count;
+  const std::int64_t row_bytes = num_k * element_bytes;
+  constexpr std::int64_t kRowsAtOnce = 8;
+  const std::int64_t boxes_per_plane = ceil_div(num_q, kRowsAtOnce);
+  tbb::parallel_for(std::int64_t{0}, num_b * num_h * boxes_per_plane,
+                    [&, rows = num_q, cols = num_k, heads = num_h](std::int64_t i) {
+                      const std::int64_t plane = i / boxes_per_plane,
+                                         q = i % boxes_per_plane * kRowsAtOnce;
+                      BoxValues box;
+                      box.begin = {slab.begin[0] + plane / heads, slab.begin[1] + plane % heads,
+                                   slab.begin[2] + q, slab.begin[3]};
+                      box.count = {1, 1, std::min(kRowsAtOnce, rows - q), cols};
+                      box.values = values + (plane * rows + q) * row_bytes;
+                      box.strides = {0, 0, row_bytes, element_bytes};
+                      consumer.pack_plainly(box);
+                    });
+}
+
 namespace {
 
 class LibraryFeed final : public SlabFeed {
@@ -50,23 +71,7 @@ class LibraryFeed final : public SlabFeed {
   }
 
   void pack(const Slab& slab, int place, SlabConsumer& consumer) override {
-    const std::int64_t size = element_.size_bytes();
-    const auto [num_b, num_h, num_q, num_k] = slab.count;
-    const std::int64_t row_bytes = num_k * size;
-    constexpr std::int64_t kRowsAtOnce = 8;
-    const std::int64_t boxes_per_plane = ceil_div(num_q, kRowsAtOnce);
-    tbb::parallel_for(std::int64_t{0}, num_b * num_h * boxes_per_plane,
-                      [&, rows = num_q, cols = num_k, heads = num_h](std::int64_t i) {
-                        const std::int64_t plane = i / boxes_per_plane,
-                                           q = i % boxes_per_plane * kRowsAtOnce;
-                        BoxValues box;
-                        box.begin = {slab.begin[0] + plane / heads, slab.begin[1] + plane % heads,
-                                     slab.begin[2] + q, slab.begin[3]};
-                        box.count = {1, 1, std::min(kRowsAtOnce, rows - q), cols};
-                        box.values = values_[place].data() + (plane * rows + q) * row_bytes;
-                        box.strides = {0, 0, row_bytes, size};
-                        consumer.pack_plainly(box);
-                      });
+    pack_row_major(slab, values_[place].data(), element_.size_bytes(), consumer);
   }
 
   bool shares_words() const override { return true; }

@@ -17,6 +17,7 @@
 #include <variant>
 
 #include "fdma/io/dense_dataset.hpp"
+#include "io/arrays/array_file.hpp"
 #include "io/dense/element.hpp"
 #include "io/dense/geometry.hpp"
 #include "io/dense/slab_consumer.hpp"
@@ -117,6 +118,68 @@ Result<void> check_options(const DenseReadOptions& options) {
   return {};
 }
 
+// The type that HDF5 has for the elements of an array; bfloat16 is a floating type of its layout.
+Handle hdf5_type_of(DType dtype) {
+  const auto copy = [](hid_t type) { return Handle(H5Tcopy(type), H5Tclose); };
+  switch (dtype) {
+    case DType::boolean:
+      return copy(H5T_STD_U8LE);
+    case DType::int8:
+      return copy(H5T_STD_I8LE);
+    case DType::int16:
+      return copy(H5T_STD_I16LE);
+    case DType::int32:
+      return copy(H5T_STD_I32LE);
+    case DType::int64:
+      return copy(H5T_STD_I64LE);
+    case DType::uint8:
+      return copy(H5T_STD_U8LE);
+    case DType::uint16:
+      return copy(H5T_STD_U16LE);
+    case DType::uint32:
+      return copy(H5T_STD_U32LE);
+    case DType::uint64:
+      return copy(H5T_STD_U64LE);
+    case DType::float32:
+      return copy(H5T_IEEE_F32LE);
+    case DType::float64:
+      return copy(H5T_IEEE_F64LE);
+    case DType::float16:
+    case DType::bfloat16:
+      break;
+  }
+  const bool is_half = dtype == DType::float16;
+  Handle type = copy(H5T_IEEE_F32LE);
+  const std::size_t exponent_bits = is_half ? 5 : 8, mantissa_bits = 15 - exponent_bits;
+  if (!type || H5Tset_fields(type.get(), 15, mantissa_bits, exponent_bits, 0, mantissa_bits) < 0 ||
+      H5Tset_precision(type.get(), 16) < 0 || H5Tset_size(type.get(), 2) < 0 ||
+      H5Tset_ebias(type.get(), is_half ? 15 : 127) < 0) {
+    return {};
+  }
+  return type;
+}
+
+Result<BlockMask> read_array_mask(const std::string& path, const std::string& name,
+                                  const DenseReadOptions& options) {
+  FDMA_TRY(const ArrayFile file, ArrayFile::open(path));
+  FDMA_TRY(const StoredArray* array, file.find(name));
+  const std::string where =
+      array->name.empty() ? fmt::format("'{}'", path) : fmt::format("'{}:/{}'", path, array->name);
+  DatasetInfo info;
+  info.type = hdf5_type_of(array->dtype);
+  if (!info.type) return hdf5_error(where, "cannot make its type");
+  info.extents = array->extents;
+  info.storage_bytes = array->size_bytes;
+  info.num_elements = array->size_bytes / size_bytes(array->dtype);
+  FDMA_TRY(const DenseElement element, DenseElement::of(info, options, where));
+  FDMA_TRY(const DenseGeometry geometry,
+           DenseGeometry::of(info, options, element.size_bytes(), where));
+  const std::unique_ptr<SlabFeed> feed = make_array_feed(file, *array, geometry, element);
+  SlabConsumer consumer(element, geometry, options, feed->shares_words());
+  FDMA_TRY_VOID(stream(*feed, consumer, geometry, element.size_bytes(), options, where));
+  return std::move(consumer).finish(where);
+}
+
 // If cache_bytes is below what the dataset needs, returns the needed number and reads nothing.
 Result<std::variant<BlockMask, std::int64_t>> read_checked(const std::string& path,
                                                            const std::string& dataset,
@@ -152,6 +215,7 @@ Result<BlockMask> read_dense_mask(const std::string& path, const std::string& da
     FDMA_TRY_VOID(io::check_options(options));
     const io::Session session;
     const io::PluginLoading plugins(options.allow_plugins);
+    if (io::array_file_kind(path)) return io::read_array_mask(path, dataset, options);
     // HDF5 takes the size of its chunk cache when the file is opened, before the chunks are known.
     std::int64_t cache_bytes = 0;
     for (;;) {

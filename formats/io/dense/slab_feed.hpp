@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "io/arrays/array_file.hpp"
 #include "io/dense/slab_consumer.hpp"
 #include "io/hdf5/untrusted_file.hpp"
 
@@ -32,6 +33,16 @@ class SlabFeed {
 /// Reads every slab by H5Dread: any filter, any type that HDF5 converts.
 std::unique_ptr<SlabFeed> make_library_feed(const DatasetInfo& info, const DenseGeometry& geometry,
                                             const DenseElement& element, std::string where);
+
+/// Reads an array of a .npy, .npz or safetensors file, whose values are in row-major order.
+std::unique_ptr<SlabFeed> make_array_feed(const ArrayFile& file, const StoredArray& array,
+                                          const DenseGeometry& geometry,
+                                          const DenseElement& element);
+
+/// Hands the values of a slab, which lie in row-major order at `values`, to the consumer, in
+/// parallel.
+void pack_row_major(const Slab& slab, const std::byte* values, std::int64_t element_bytes,
+                    SlabConsumer& consumer);
 
 /// Reads contiguous and chunked datasets straight from the file, in parallel. Null for what it does
 /// not read: compact storage, filters other than shuffle, fletcher32 and deflate, types that HDF5

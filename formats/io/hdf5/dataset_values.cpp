@@ -36,7 +36,7 @@ std::optional<FilterPipeline> pipeline_of(const DatasetInfo& info, std::int64_t 
   unsigned options = 0;
   if (H5Pget_chunk_opts(info.creation.get(), &options) < 0 || options != 0) return std::nullopt;
   std::optional<FilterPipeline> pipeline = FilterPipeline::of(info.creation.get(), chunk_bytes);
-  if (pipeline && !pipeline->has_deflate()) pipeline.reset();
+  if (pipeline && !pipeline->compresses()) pipeline.reset();
   return pipeline;
 }
 

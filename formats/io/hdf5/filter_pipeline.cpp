@@ -1,5 +1,5 @@
 // Filters are undone last first. The size that each of them must produce follows from the chunk's
-// shape, because at most one of them is deflate. A chunk that decodes to another size is corrupt,
+// shape, because at most one of them compresses. A chunk that decodes to another size is corrupt,
 // so no file can make this code allocate or write more than a chunk.
 //
 // libdeflate's fast loop needs room: within some 40 bytes of the input's end and 300 bytes of the
@@ -14,6 +14,7 @@
 #include <algorithm>
 
 #include "io/hdf5/dense_kernels.hpp"
+#include "io/hdf5/lzf_filter.hpp"
 
 namespace fdma::io {
 namespace {
@@ -52,7 +53,7 @@ std::optional<FilterPipeline> FilterPipeline::of(hid_t creation, std::int64_t ch
   pipeline.chunk_bytes_ = chunk_bytes;
   const int num_filters = H5Pget_nfilters(creation);
   if (num_filters < 0 || num_filters > kMaxFilters) return std::nullopt;
-  bool has_deflate = false;
+  bool compresses = false;
   for (int i = 0; i < num_filters; ++i) {
     unsigned flags = 0, config = 0, values[8] = {};
     std::size_t num_values = std::size(values);
@@ -67,9 +68,14 @@ std::optional<FilterPipeline> FilterPipeline::of(hid_t creation, std::int64_t ch
         pipeline.steps_.push_back({Filter::fletcher32, 0});
         break;
       case H5Z_FILTER_DEFLATE:
-        if (has_deflate) return std::nullopt;
-        has_deflate = true;
+        if (compresses) return std::nullopt;
+        compresses = true;
         pipeline.steps_.push_back({Filter::deflate, 0});
+        break;
+      case kLzfFilter:
+        if (compresses) return std::nullopt;
+        compresses = true;
+        pipeline.steps_.push_back({Filter::lzf, 0});
         break;
       default:
         return std::nullopt;
@@ -78,13 +84,14 @@ std::optional<FilterPipeline> FilterPipeline::of(hid_t creation, std::int64_t ch
   return pipeline;
 }
 
-bool FilterPipeline::has_deflate() const {
-  return std::any_of(steps_.begin(), steps_.end(),
-                     [](const Step& step) { return step.filter == Filter::deflate; });
+bool FilterPipeline::compresses() const {
+  return std::any_of(steps_.begin(), steps_.end(), [](const Step& step) {
+    return step.filter == Filter::deflate || step.filter == Filter::lzf;
+  });
 }
 
 std::int64_t FilterPipeline::max_stored_bytes() const {
-  // Deflate adds at most 0.1 % (stored blocks); a larger chunk was not made by it.
+  // Deflate adds at most 0.1 % (stored blocks), lzf nothing; a larger chunk was not made by them.
   return chunk_bytes_ + chunk_bytes_ / 8 + 4096;
 }
 
@@ -123,6 +130,17 @@ Result<const std::byte*> FilterPipeline::decode(const std::byte* stored, std::in
       std::byte* out = scratch.decoded_[next].room(size + kOutputPadding);
       unshuffle(bytes, size, element_bytes, out);
       bytes = out;
+      next ^= 1;
+    } else if (steps_[i].filter == Filter::lzf) {
+      const std::int64_t expected = bytes_before(i, filter_mask);
+      std::byte* out = scratch.decoded_[next].room(expected + kOutputPadding);
+      const std::int64_t made = decode_lzf(bytes, size, out, expected);
+      if (made < 0) return corrupt(fmt::format("is no lzf of {} bytes", expected));
+      if (made != expected) {
+        return corrupt(fmt::format("decodes to {} bytes, expected {} (lzf)", made, expected));
+      }
+      bytes = out;
+      size = expected;
       next ^= 1;
     } else {
       if (!scratch.decompressor_) scratch.decompressor_.reset(libdeflate_alloc_decompressor());

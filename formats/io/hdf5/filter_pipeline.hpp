@@ -1,4 +1,4 @@
-// The filters of a chunk that FDMA undoes itself: shuffle, fletcher32 and deflate.
+// The filters of a chunk that FDMA undoes itself: shuffle, fletcher32, deflate and lzf.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,8 @@ class FilterPipeline {
 
   /// True iff the stored bytes are the values when no filter was skipped.
   bool is_plain() const { return steps_.empty(); }
-  bool has_deflate() const;
+  /// Whether a filter makes chunks smaller than their values.
+  bool compresses() const;
   /// The most bytes that a chunk can take in the file.
   std::int64_t max_stored_bytes() const;
   /// The most bytes that a DecodeScratch can take.
@@ -53,7 +54,7 @@ class FilterPipeline {
                                   std::uint32_t filter_mask, DecodeScratch& scratch) const;
 
  private:
-  enum class Filter : std::uint8_t { shuffle, fletcher32, deflate };
+  enum class Filter : std::uint8_t { shuffle, fletcher32, deflate, lzf };
   struct Step {
     Filter filter;
     std::int64_t element_bytes;  // of shuffle

@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "io/hdf5/lzf_filter.hpp"
+
 namespace fdma::io {
 namespace {
 
@@ -45,6 +47,7 @@ Session::Session() : lock_(library_mutex()) {
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   has_plugin_state_ = H5PLget_loading_state(&plugin_state_) >= 0;
   if (has_plugin_state_) H5PLset_loading_state(0);
+  register_lzf_filter();
 }
 
 Session::~Session() {

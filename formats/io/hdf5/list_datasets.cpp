@@ -1,11 +1,13 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <iterator>
 #include <new>
 #include <set>
 #include <string>
 
 #include "fdma/io/file_contents.hpp"
+#include "io/arrays/array_file.hpp"
 #include "io/hdf5/checked_group.hpp"
 #include "io/hdf5/untrusted_file.hpp"
 
@@ -36,6 +38,22 @@ DatasetEntry describe(hid_t dataset, std::string path) {
   entry.type = is_boolean_enum(type.get()) ? "boolean" : type_text(type.get());
   entry.extents.assign(extents.begin(), extents.end());
   return entry;
+}
+
+Result<FileContents> list_arrays(const std::string& path, std::int64_t max_datasets) {
+  FDMA_TRY(const ArrayFile file, ArrayFile::open(path));
+  FileContents contents;
+  for (const StoredArray& array : file.arrays()) {
+    if (std::ssize(contents.datasets) == max_datasets) {
+      contents.is_complete = false;
+      break;
+    }
+    contents.datasets.push_back(
+        {"/" + array.name,
+         array.problem.empty() ? std::string(to_string(array.dtype)) : "cannot be read",
+         array.extents});
+  }
+  return contents;
 }
 
 class Walk {
@@ -85,6 +103,7 @@ class Walk {
 
 Result<FileContents> list_datasets(const std::string& path, std::int64_t max_datasets) {
   try {
+    if (io::array_file_kind(path)) return io::list_arrays(path, max_datasets);
     const io::Session session;
     FDMA_TRY(const io::InputFile input, io::open_input(path));
     const io::Handle root(H5Gopen2(input.file.get(), "/", H5P_DEFAULT), H5Gclose);

@@ -262,6 +262,7 @@ void write_message(MessageWriter& out, const DenseReadOptions& options) {
   out.flag(options.true_means_attend);
   out.flag(options.drop_below.has_value());
   out.real(options.drop_below.value_or(0));
+  out.flag(options.ones_keep);
   out.integer(options.q_len);
   out.integer(options.block.block_q);
   out.integer(options.block.block_kv);
@@ -281,6 +282,7 @@ Result<DenseReadOptions> read_dense_options_message(MessageReader& in) {
   FDMA_TRY(const bool has_drop_below, in.flag());
   FDMA_TRY(const double drop_below, in.real());
   if (has_drop_below) options.drop_below = drop_below;
+  FDMA_TRY(options.ones_keep, in.flag());
   FDMA_TRY(options.q_len, in.integer(-kMaxOffset, kMaxOffset));
   FDMA_TRY(const std::int64_t block_q, in.integer(kLow, kHigh));
   FDMA_TRY(const std::int64_t block_kv, in.integer(kLow, kHigh));

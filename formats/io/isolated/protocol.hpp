@@ -1,7 +1,7 @@
 // The protocol between the process that asks and the process that reads.
 //
 // A request is its kind, the path, the name of the object and two limits, followed by the options
-// for a dense mask or the type and extents for a tensor. The answer is `started`, any number of
+// for a dense mask, the cast for a table, or the type and extents for a tensor. The answer is `started`, any number of
 // `progress`, and one `result` or `error`.
 #pragma once
 

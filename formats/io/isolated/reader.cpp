@@ -81,10 +81,11 @@ class IsolatedReader::Connection {
   template <class T>
   Result<T> call(Request request, const std::string& path, const std::string& name,
                  Result<T> (*decode)(MessageReader&), const DenseReadOptions* dense = nullptr,
-                 const TensorSpec* spec = nullptr) {
+                 const TensorSpec* spec = nullptr, TableCast cast = TableCast::none) {
     where_ = name.empty() ? fmt::format("'{}'", path) : fmt::format("'{}:{}'", path, name);
     dense_ = dense;
     spec_ = spec;
+    cast_ = cast;
     deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                    std::chrono::duration<double>(options_.max_seconds));
     stop_ = Stop::none;
@@ -150,6 +151,7 @@ class IsolatedReader::Connection {
       out.integer(cpu_seconds_);
       if (request == Request::dense_mask) io::write_message(out, *dense_);
       if (request == Request::tensor) io::write_message(out, *spec_);
+      if (request == Request::table) out.number(static_cast<std::uint64_t>(cast_));
       out.flush();
       in_.begin(sizeof(std::uint64_t));
       const Result<std::uint64_t> answer = in_.number(io::kLastAnswer);
@@ -278,6 +280,7 @@ class IsolatedReader::Connection {
   std::string where_;
   const DenseReadOptions* dense_ = nullptr;
   const TensorSpec* spec_ = nullptr;
+  TableCast cast_ = TableCast::none;
   std::int64_t memory_bytes_ = 0;
   std::int64_t cpu_seconds_ = 0;
   Clock::time_point deadline_{};
@@ -299,8 +302,10 @@ Result<BlockMask> IsolatedReader::read_dense_mask(const std::string& path,
   return connection_->call(Request::dense_mask, path, dataset, io::read_mask_message, &options);
 }
 
-Result<OwnedTable> IsolatedReader::read_table(const std::string& path, const std::string& dataset) {
-  return connection_->call(Request::table, path, dataset, io::read_table_message);
+Result<OwnedTable> IsolatedReader::read_table(const std::string& path, const std::string& dataset,
+                                              TableCast cast) {
+  return connection_->call(Request::table, path, dataset, io::read_table_message, nullptr, nullptr,
+                           cast);
 }
 
 Result<InteropGroup> IsolatedReader::read_interop_group(const std::string& path,

@@ -121,12 +121,18 @@ class Server {
     if (static_cast<Request>(*kind) == Request::tensor) {
       FDMA_TRY(spec, read_spec_message(in_));
     }
+    TableCast cast = TableCast::none;
+    if (static_cast<Request>(*kind) == Request::table) {
+      FDMA_TRY(const std::uint64_t number,
+               in_.number(static_cast<std::uint64_t>(TableCast::scores)));
+      cast = static_cast<TableCast>(number);
+    }
     out_.number(static_cast<std::uint64_t>(Answer::started));
     if (!out_.flush()) return false;
     allow_memory(memory_bytes);
     allow_cpu_seconds(cpu_seconds_);
     try {
-      answer(static_cast<Request>(*kind), path, name, options, spec);
+      answer(static_cast<Request>(*kind), path, name, options, spec, cast);
     } catch (const std::bad_alloc&) {
       send_error({ErrorCode::out_of_memory, fmt::format("out of memory reading '{}'", path)});
     } catch (const std::exception& error) {
@@ -137,12 +143,12 @@ class Server {
 
  private:
   void answer(Request request, const std::string& path, const std::string& name,
-              const DenseReadOptions& options, const TensorSpec& spec) {
+              const DenseReadOptions& options, const TensorSpec& spec, TableCast cast) {
     switch (request) {
       case Request::dense_mask:
         return send(read_dense_mask(path, name, options));
       case Request::table:
-        return send(read_table(path, name));
+        return send(read_table(path, name, cast));
       case Request::interop_group:
         return send(read_interop_group(path, name));
       case Request::mask_names:

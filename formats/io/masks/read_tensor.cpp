@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <new>
+#include <string>
+#include <vector>
 
 #include "fdma/io/tensor_dataset.hpp"
+#include "io/arrays/array_file.hpp"
 #include "io/hdf5/checked_group.hpp"
 #include "io/hdf5/dataset_storage.hpp"
 #include "io/hdf5/dataset_values.hpp"
@@ -89,13 +92,89 @@ Result<TensorSource> open_tensor(const std::string& path, const std::string& dat
 }  // namespace
 }  // namespace io
 
+namespace io {
+namespace {
+
+Result<TensorSpec> spec_of(const StoredArray& array, const std::string& where) {
+  const bool is_tensor = array.dtype == DType::float32 || array.dtype == DType::float16 ||
+                         array.dtype == DType::bfloat16;
+  if (!is_tensor) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{}: type {}, expected float32, float16 or bfloat16", where,
+                             to_string(array.dtype))};
+  }
+  if (array.extents.size() > static_cast<std::size_t>(kMaxRank)) {
+    return Error{ErrorCode::shape_mismatch,
+                 fmt::format("{}: {} dimensions {}, a tensor has {} at most", where,
+                             array.extents.size(), extents_text(array.extents), kMaxRank)};
+  }
+  TensorSpec spec;
+  spec.dtype = array.dtype;
+  spec.rank = static_cast<int>(array.extents.size());
+  std::copy(array.extents.begin(), array.extents.end(), spec.extents.begin());
+  return spec;
+}
+
+// find, with the names of the other arrays if there is none of that name.
+Result<const StoredArray*> find_tensor(const ArrayFile& file, const std::string& dataset) {
+  Result<const StoredArray*> found = file.find(dataset);
+  if (found || found.error().code != ErrorCode::io) return found;
+  std::string names;
+  for (const StoredArray& array : file.arrays()) {
+    constexpr std::size_t kLongest = 200;
+    if (names.size() > kLongest) {
+      names += ", ..";
+      break;
+    }
+    names += (names.empty() ? "" : ", ") + array.name;
+  }
+  Error error = found.error();
+  error.message += fmt::format("; it holds {}", names.empty() ? "nothing" : names);
+  return error;
+}
+
+Result<TensorSpec> describe_array(const std::string& path, const std::string& dataset) {
+  FDMA_TRY(const ArrayFile file, ArrayFile::open(path));
+  FDMA_TRY(const StoredArray* array, find_tensor(file, dataset));
+  return spec_of(*array, fmt::format("'{}:{}'", path, dataset));
+}
+
+Result<OwnedTensor> read_array(const std::string& path, const std::string& dataset,
+                               const TensorSpec& expected) {
+  const std::string where = fmt::format("'{}:{}'", path, dataset);
+  FDMA_TRY(const ArrayFile file, ArrayFile::open(path));
+  FDMA_TRY(const StoredArray* array, find_tensor(file, dataset));
+  FDMA_TRY(const TensorSpec spec, spec_of(*array, where));
+  if (!(spec == expected)) {
+    return Error{ErrorCode::shape_mismatch, fmt::format("{}: expected {}, got {}", where,
+                                                        to_string(expected), to_string(spec))};
+  }
+  FDMA_TRY(OwnedTensor tensor, OwnedTensor::zeros(expected));
+  if (!array->is_deflated) {
+    FDMA_TRY_VOID(file.read(*array, 0, array->size_bytes, tensor.data()));
+    return tensor;
+  }
+  FDMA_TRY(const std::vector<std::byte> values, file.read_all(*array));
+  std::copy(values.begin(), values.end(), static_cast<std::byte*>(tensor.data()));
+  return tensor;
+}
+
+}  // namespace
+}  // namespace io
+
 Result<TensorSpec> describe_tensor(const std::string& path, const std::string& dataset) {
+  if (io::array_file_kind(path)) return io::describe_array(path, dataset);
   const io::Session session;
   FDMA_TRY(const io::TensorSource source, io::open_tensor(path, dataset));
   return source.spec;
 }
 
 Result<bool> has_object(const std::string& path, const std::string& object) {
+  if (io::array_file_kind(path)) {
+    FDMA_TRY(const io::ArrayFile file, io::ArrayFile::open(path));
+    const Result<const io::StoredArray*> found = file.find(object);
+    return found || found.error().code != ErrorCode::io;
+  }
   const io::Session session;
   FDMA_TRY(const io::InputFile input, io::open_input(path));
   const Result<io::Handle> found =
@@ -106,6 +185,7 @@ Result<bool> has_object(const std::string& path, const std::string& object) {
 
 Result<OwnedTensor> read_tensor(const std::string& path, const std::string& dataset,
                                 const TensorSpec& expected) {
+  if (io::array_file_kind(path)) return io::read_array(path, dataset, expected);
   const io::Session session;
   FDMA_TRY(const io::TensorSource source, io::open_tensor(path, dataset));
   if (!(source.spec == expected)) {

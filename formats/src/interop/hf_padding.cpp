@@ -88,8 +88,8 @@ Result<HfPadding> hf_padding_from_block_mask(const BlockMask& mask, std::optiona
     const auto cell =
         equal_cells(mask, read) ? std::nullopt : interop::first_difference(mask, read);
     if (!cell) return padding;
-    reason += fmt::format("{}{}, {} differs", reason.empty() ? "" : "; ",
-                          causal ? "causal" : "not causal", interop::cell_text(*cell));
+    reason += fmt::format("{}{} has another value at {}", reason.empty() ? "" : "; ",
+                          causal ? "causal padding" : "padding alone", interop::cell_text(*cell));
   }
   return interop::unsupported(fmt::format(
       "a padding mask hides the same keys from all query rows, but for causality: {}", reason));

@@ -14,7 +14,7 @@
 namespace fdma {
 
 /// The dimensions of a dense dataset. bk is a padding mask [batch, kv_len] that every query row
-/// shares.
+/// shares; extents of 1 may stand between, [batch, 1, 1, kv_len] as Hugging Face has it.
 enum class DenseDims : std::uint8_t { qk, hqk, bqk, bhqk, bk };
 
 struct DenseReadOptions {
@@ -22,6 +22,7 @@ struct DenseReadOptions {
   bool true_means_attend = true;     ///< boolean and integer masks; false: true means masked
   std::optional<double> drop_below;  ///< float masks: a value at or below this is masked; default
                                      ///< -32752 (half of float16's lowest)
+  bool ones_keep = false;            ///< float masks: 1 keeps and 0 masks; nothing else is allowed
   std::int64_t q_len = 0;            ///< bk only: query rows of the result; 0 means kv_len
   BlockShape block;
   int num_threads = 0;
@@ -39,7 +40,7 @@ struct DenseReadOptions {
 /// Accepts     boolean (HDF5 enum FALSE, TRUE as h5py writes) and integers of any width: 0 and 1
 ///             only
 ///             float16, float32, float64 and bfloat16 (uint16 with attribute dtype = "bfloat16"):
-///             0 keeps; -inf and any value at or below drop_below masks
+///             0 keeps; -inf and any value at or below drop_below masks (ones_keep: 1 keeps, 0 masks)
 /// Errors      io: absent file or dataset
 ///             corrupt_file: not HDF5, truncated, refused storage (external, virtual, links out of
 ///             the file)
@@ -64,6 +65,14 @@ struct OwnedTable {
   int rank = 0;
   std::int64_t extents[kMaxRank] = {1, 1, 1, 1};
 };
-Result<OwnedTable> read_table(const std::string& path, const std::string& dataset);
+
+/// What read_table makes of floating values other than float32.
+enum class TableCast : std::uint8_t {
+  none,     ///< they are an error
+  numbers,  ///< whole numbers become int64, float32 ones too; any other value is an error
+  scores,   ///< they become float32; a value that float32 does not hold exactly is an error
+};
+Result<OwnedTable> read_table(const std::string& path, const std::string& dataset,
+                              TableCast cast = TableCast::none);
 
 }  // namespace fdma

@@ -65,7 +65,8 @@ class IsolatedReader {
 
   Result<BlockMask> read_dense_mask(const std::string& path, const std::string& dataset,
                                     const DenseReadOptions& options = {});
-  Result<OwnedTable> read_table(const std::string& path, const std::string& dataset);
+  Result<OwnedTable> read_table(const std::string& path, const std::string& dataset,
+                                TableCast cast = TableCast::none);
   Result<InteropGroup> read_interop_group(const std::string& path, const std::string& group);
   Result<std::vector<std::string>> list_masks(const std::string& path);
   Result<BlockMask> read_mask(const std::string& path, const std::string& name = {});
