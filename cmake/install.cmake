@@ -24,4 +24,7 @@ install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR}
 if(TARGET fdma-maskc)
   install(TARGETS fdma-maskc RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   install(DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/tools/share/ DESTINATION ${CMAKE_INSTALL_DATADIR})
+  # The pages of the tool, as `fdma-maskc help` prints them, and what they link to.
+  install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING PATTERN "*.md" PATTERN "*.json"
+    PATTERN "*.png" PATTERN "notes" EXCLUDE PATTERN "api" EXCLUDE PATTERN "developing" EXCLUDE)
 endif()

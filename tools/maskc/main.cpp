@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -15,9 +16,12 @@
 
 #include "cli/arguments.hpp"
 #include "cli/command.hpp"
+#include "cli/failure_output.hpp"
 #include "cli/file_reading.hpp"
+#include "cli/help_pages.hpp"
 #include "cli/help_text.hpp"
 #include "cli/interrupts.hpp"
+#include "cli/version_text.hpp"
 #include "cli/work_limits.hpp"
 #include "fdma/io/isolated_reader.hpp"
 #include "inputs/destination.hpp"
@@ -25,29 +29,11 @@
 namespace fdma::maskc {
 namespace {
 
-constexpr std::string_view kOutOfMemory =
+constexpr const char* kOutOfMemory =
     "out of memory: the mask or its conversion needs more than this machine gives";
 
-// Names read from a file may hold any bytes; a terminal must not execute control sequences in them.
-std::string without_controls(std::string_view message) {
-  std::string text;
-  for (const char c : message) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f) {
-      text += fmt::format("\\x{:02x}", byte);
-    } else {
-      text += c;
-    }
-  }
-  return text;
-}
-
-int report(std::string_view verb, ExitCode code, std::string_view message) {
-  std::string text = fmt::format("fdma-maskc{}{}: error: {}", verb.empty() ? "" : " ", verb,
-                                 without_controls(message));
-  if (text.back() != '\n') text += '\n';
-  std::fwrite(text.data(), 1, text.size(), stderr);
-  return static_cast<int>(code);
+int report(std::string_view verb, ExitCode code, std::string message) {
+  return report_failure(verb, {code, std::move(message)});
 }
 
 int print(std::string_view verb, const std::string& text, ExitCode code) {
@@ -88,31 +74,56 @@ void set_up_logging(const Arguments& arguments) {
 
 int run_command(const Command& command, const std::vector<std::string>& words) {
   Outcome<Arguments> arguments = parse_arguments(command, words);
-  if (!arguments)
-    return report(command.name, arguments.error().exit_code, arguments.error().message);
-  if (arguments->has("help")) return print(command.name, command_help(command), ExitCode::ok);
+  if (!arguments) return report_failure(command.name, arguments.error());
+  if (arguments->has("help")) {
+    const bool is_short = std::find(words.begin(), words.end(), "--help") == words.end();
+    return print(command.name, is_short ? short_help(command) : command_help(command),
+                 ExitCode::ok);
+  }
   set_up_logging(*arguments);
   Session session;
   session.verb = command.name;
   session.quiet = arguments->has("quiet");
   const Status reading = set_up_file_reading(*arguments);
-  if (!reading) return report(command.name, reading.error().exit_code, reading.error().message);
+  if (!reading) return report_failure(command.name, reading.error());
   const Status apart = check_inputs_stay(command, *arguments);
-  if (!apart) return report(command.name, apart.error().exit_code, apart.error().message);
+  if (!apart) return report_failure(command.name, apart.error());
   const Outcome<std::optional<double>> time_limit = time_limit_of(*arguments);
-  if (!time_limit) {
-    return report(command.name, time_limit.error().exit_code, time_limit.error().message);
-  }
+  if (!time_limit) return report_failure(command.name, time_limit.error());
   start_interrupt_handling(session.verb);
   if (*time_limit) start_time_limit(session.verb, **time_limit);
   const Outcome<ExitCode> outcome = command.run(*arguments, session);
   if (!outcome) {
     // After a failure only the message is printed. Partial findings of the verb are no result.
-    return report(command.name, outcome.error().exit_code, outcome.error().message);
+    return report_failure(command.name, outcome.error());
   }
   const int printed = print(command.name, session.out, *outcome);
   if (session.complaint.empty()) return printed;
   return report(command.name, *outcome, session.complaint);
+}
+
+// Options may stand before the verb; they are moved behind it.
+std::vector<std::string> with_verb_first(std::vector<std::string> words) {
+  auto verb = words.begin();
+  while (verb != words.end() && verb->starts_with('-')) {
+    const bool takes_next = *verb == "--timeout";
+    ++verb;
+    if (takes_next && verb != words.end()) ++verb;
+  }
+  if (verb == words.begin() || verb == words.end()) return words;
+  std::rotate(words.begin(), verb, std::next(verb));
+  return words;
+}
+
+bool is_version(const std::string& word) {
+  return word == "--version" || word == "-V" || word == "version";
+}
+
+// help TOPIC [SECTION]
+int print_page(const HelpPage& page, const std::vector<std::string>& words) {
+  if (words.size() < 3) return print("", std::string(page.text), ExitCode::ok);
+  const Outcome<std::string> section = page_section(page, words[2]);
+  return section ? print("", *section, ExitCode::ok) : report_failure("", section.error());
 }
 
 int run(const std::vector<std::string>& words) {
@@ -123,16 +134,20 @@ int run(const std::vector<std::string>& words) {
                               verb_list()));
   }
   const std::string& first = words.front();
-  if (first == "--version") {
-    return print("", fmt::format("fdma-maskc {}\n", FDMA_VERSION), ExitCode::ok);
-  }
+  if (is_version(first)) return print("", version_text(), ExitCode::ok);
   if (first == "--help" || first == "-h" || first == "help") {
     if (words.size() < 2) return print("", tool_help(), ExitCode::ok);
+    if (const HelpPage* page = find_help_page(words[1])) return print_page(*page, words);
     const Command* command = find_command(words[1]);
     return command == nullptr ? unknown_verb(words[1])
                               : print(command->name, command_help(*command), ExitCode::ok);
   }
   const Command* command = find_command(first);
+  if (command == nullptr && first.starts_with('-')) {
+    return report("", ExitCode::usage,
+                  fmt::format("expected a verb after '{}'; the verbs are {}", fmt::join(words, " "),
+                              verb_list()));
+  }
   if (command == nullptr) return unknown_verb(first);
   return run_command(*command, {words.begin() + 1, words.end()});
 }
@@ -147,7 +162,9 @@ int main(int argc, char** argv) {
   using fdma::maskc::report;
   // The tool starts itself as the child process that reads files of unknown origin.
   if (const auto code = fdma::serve_isolated_reads(argc, argv)) return *code;
-  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  const std::vector<std::string> words =
+      fdma::maskc::with_verb_first({argv + std::min(argc, 1), argv + argc});
+  fdma::maskc::set_json_failures(std::find(words.begin(), words.end(), "--json") != words.end());
   const std::string verb =
       words.empty() || find_command(words.front()) == nullptr ? "" : words.front();
   try {

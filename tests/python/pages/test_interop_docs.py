@@ -53,6 +53,7 @@ def both_paddings() -> Any:
 EXPECTED: dict[str, Callable[[], Any]] = {
     "bsr": lambda: np.kron(np.tri(4, 6, 2, dtype=bool), np.ones((20, 20), bool))[None, None],
     "cu_seqlens": windowed_documents,
+    "dense": lambda: np.tri(50, 70, 20, dtype=bool)[None, None],
     "flash_mask": masked_documents,
     "flex": lambda: np.tri(1000, dtype=bool)[None, None],
     "hf_mask": both_paddings,

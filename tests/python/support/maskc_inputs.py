@@ -151,6 +151,80 @@ def damaged(folder: Path) -> None:
     (folder / "half.h5").write_bytes(data[: len(data) // 2])
 
 
+def newcomer(folder: Path) -> None:
+    """newcomer.h5: masks, padding, lengths and scores as users of NumPy store them."""
+    keys = np.arange(24)
+    padding = np.stack([keys < 24, keys < 9])
+    causal = np.tril(np.ones((24, 24), bool))
+    half = np.float16(0.5)
+    _write(
+        folder / "newcomer.h5",
+        attention_mask=padding.astype(np.int64),
+        extended=padding[:, None, None, :],
+        heads=np.broadcast_to(causal, (2, 24, 24)),
+        lengths=np.array([10, 14]),
+        lengths64=np.array([10.0, 14.0]),
+        mask=causal,
+        ones=causal.astype(np.float32),
+        ones16=causal.astype(np.float16),
+        ones64=causal.astype(np.float64),
+        part=np.where(causal, half, np.float16(0)),
+        scores16=np.arange(24, dtype=np.float16)[::-1] / 4,
+        scores64=np.arange(24) / 10,
+    )
+    with h5py.File(folder / "newcomer.h5", "a") as file:
+        file.create_dataset("lzf", data=causal, chunks=(8, 24), compression="lzf", shuffle=True)
+
+
+def safetensors_bytes(tensors: dict[str, tuple[str, tuple[int, ...], bytes]]) -> bytes:
+    """Returns a safetensors file of tensors by name: type, extents, bytes."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, (kind, shape, values) in tensors.items():
+        header[name] = {
+            "dtype": kind,
+            "shape": list(shape),
+            "data_offsets": [len(data), len(data) + len(values)],
+        }
+        data += values
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def arrays(folder: Path) -> None:
+    """mask.npy, all.npz (stored), packed.npz (deflated), t.safetensors: causal 40 x 40, lengths."""
+    causal = np.tril(np.ones((40, 40), bool))
+    additive = np.where(causal, 0, -np.inf).astype(np.float32)
+    lengths = np.array([15, 25])
+    np.save(folder / "mask.npy", causal)
+    np.save(folder / "lengths.npy", lengths)
+    np.save(folder / "fortran.npy", np.asfortranarray(causal))
+    np.save(folder / "swapped.npy", additive.astype(">f4"))
+    np.savez(folder / "all.npz", mask=causal, additive=additive, lengths=lengths)
+    np.savez_compressed(folder / "packed.npz", mask=causal, lengths=lengths)
+    upper = (additive.view(np.uint32) >> 16).astype("<u2")
+    (folder / "t.safetensors").write_bytes(
+        safetensors_bytes(
+            {
+                "block.mask": ("BOOL", causal.shape, causal.tobytes()),
+                "block.bias": ("BF16", upper.shape, upper.tobytes()),
+                "lengths": ("I64", lengths.shape, lengths.astype("<i8").tobytes()),
+            }
+        )
+    )
+    whole = (folder / "mask.npy").read_bytes()
+    (folder / "short.npy").write_bytes(whole[:-1])
+    (folder / "shape.npy").write_bytes(whole.replace(b"(40, 40)", b"(40, -4)"))
+    stored = (folder / "all.npz").read_bytes()
+    (folder / "cut.npz").write_bytes(stored[: len(stored) // 2])
+    deflated = bytearray((folder / "packed.npz").read_bytes())
+    deflated[80] ^= 0xFF
+    (folder / "flipped.npz").write_bytes(deflated)
+    text = (folder / "t.safetensors").read_bytes()
+    (folder / "json.safetensors").write_bytes(text[:40] + b"\x00" + text[41:])
+    (folder / "range.safetensors").write_bytes(text.replace(b"[0, 1600]", b"[0, 9600]"))
+
+
 def spec_file(folder: Path) -> None:
     """local.mask: a specification of several lines."""
     (folder / "local.mask").write_text(
@@ -213,6 +287,8 @@ INPUTS = {
         scores,
         learned,
         damaged,
+        newcomer,
+        arrays,
         spec_file,
         deep,
         huge,

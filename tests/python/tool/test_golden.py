@@ -60,7 +60,7 @@ def parse_case(path: Path) -> Case:
 
 def normalise(text: str) -> str:
     text = re.sub(r"\b\d+(\.\d+)? (us|ms|s)\b", "<time>", text)
-    text = re.sub(r'("(?:compile_)?seconds": )[-+0-9.e]+', r"\1<time>", text)
+    text = re.sub(r'("(?:compile_|store_)?seconds": )[-+0-9.e]+', r"\1<time>", text)
     text = re.sub(r'("num_nodes": )\d+|\d+( nodes)', r"\1<count>\2", text)
     return text if not text or text.endswith("\n") else text + "\n"
 

@@ -130,5 +130,73 @@ def test_completion_has_every_option_and_parses(tmp_path: Path, shell: str) -> N
     subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
-def test_version_is_one_line(tmp_path: Path) -> None:
-    assert re.fullmatch(r"fdma-maskc \d+\.\d+\.\d+\n", maskc(tmp_path, "--version"))
+def test_version_names_libraries_and_backends(tmp_path: Path) -> None:
+    text = maskc(tmp_path, "--version")
+    first, *lines = text.splitlines()
+    assert re.fullmatch(r"fdma-maskc \d+\.\d+\.\d+", first)
+    named = {line.split()[0]: line for line in lines}
+    assert list(named) == ["libraries", "filters", "simd", "cpu", "sm90"]
+    for library in ("HDF5", "libdeflate", "oneTBB", "libpng", "Boost", "fmt"):
+        assert re.search(rf"{library} \d+\.\d+", named["libraries"])
+    for name in ("gzip", "lzf", "shuffle", "fletcher32"):
+        assert name in named["filters"]
+    assert named["cpu"].endswith("runs here")
+    assert maskc(tmp_path, "-V") == maskc(tmp_path, "version") == text
+
+
+def test_every_verb_has_a_manual_page(tmp_path: Path) -> None:
+    for verb in VERBS:
+        page = maskc(tmp_path, "man-page", verb).replace("\\-", "-")
+        assert page.startswith(f".TH FDMA-MASKC-{verb.upper()} 1 ")
+        for option in long_options(tmp_path, verb):
+            assert f"\\fB--{option}\\fR" in page
+
+
+def test_pages_of_help_are_those_of_docs(tmp_path: Path) -> None:
+    docs_folder = Path(__file__).resolve().parents[3] / "docs"
+    for topic, name in {
+        "language": "spec-language.md",
+        "tool": "maskc.md",
+        "json": "json-schema.md",
+        "files": "file-format.md",
+        "peers": "peer-formats.md",
+        "estimates": "estimates.md",
+    }.items():
+        assert maskc(tmp_path, "help", topic) == (docs_folder / name).read_text()
+        assert f"  {topic} " in maskc(tmp_path, "--help")
+
+
+def test_every_named_mask_has_a_section_of_help(tmp_path: Path) -> None:
+    for name in ("causal", "window", "documents", "tree", "natten2d", "topk"):
+        assert maskc(tmp_path, "help", "language", name).startswith(f"### {name}\n")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("fdma-maskc combine x", {"xor"}),
+        ("fdma-maskc convert --format=b", {"bitset", "bcsr"}),
+        ("fdma-maskc convert --format b", {"bitset", "bcsr"}),
+        ("fdma-maskc estimate --device h", {"h100", "h200", "heads.h5"}),
+        ("fdma-maskc inspect all.h5:", {"local", "global"}),
+        ("fdma-maskc inspect all.h5:lo", {"local"}),
+        ("fdma-maskc convert dense.h5:/", {"/mask"}),
+        ("fdma-maskc help lan", {"language"}),
+        ("fdma-maskc insp", {"inspect"}),
+    ],
+)
+def test_bash_completes(folder: Path, line: str, expected: set[str]) -> None:
+    script = maskc(folder, "completion", "bash")
+    command = f"""{script}
+fdma-maskc() {{ "{MASKC}" "$@"; }}
+COMP_LINE={line!r}
+COMP_POINT=${{#COMP_LINE}}
+_fdma_maskc
+printf '%s\n' "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert set(done.stdout.split()) == expected

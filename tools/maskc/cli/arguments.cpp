@@ -6,6 +6,9 @@
 #include <boost/program_options.hpp>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
+#include <string>
+#include <thread>
 
 namespace fdma::maskc {
 namespace {
@@ -42,6 +45,23 @@ CommandFailure unknown_option(const Command& command, const std::string& given) 
                                    command.name));
 }
 
+// Too few or too many operands. One too many, where an output is missing, is most likely that.
+CommandFailure wrong_operands(const Command& command, const Arguments& arguments) {
+  const std::vector<std::string>& operands = arguments.operands();
+  const int count = static_cast<int>(operands.size());
+  const bool has_output =
+      std::any_of(command.options.begin(), command.options.end(),
+                  [](const OptionSpec& option) { return option.name == "output"; });
+  std::string hint;
+  if (has_output && count == command.max_operands + 1 && !arguments.has("output")) {
+    hint = fmt::format("; the file to write is an option: -o {}", operands.back());
+  }
+  return usage_failure(fmt::format(
+      "expected {}, got {} operand{}{}; fdma-maskc {} --help shows how",
+      command.operands.empty() ? "no operand" : command.operands,
+      count == 0 ? "no" : std::to_string(count), count == 1 ? "" : "s", hint, command.name));
+}
+
 Status check_choice(const OptionSpec& spec, const std::string& value) {
   if (spec.choices.empty()) return Nothing{};
   if (std::find(spec.choices.begin(), spec.choices.end(), value) != spec.choices.end()) {
@@ -61,6 +81,39 @@ std::optional<std::int64_t> parse_integer(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || text.empty()) return {};
   return value;
+}
+
+std::optional<std::int64_t> parse_count(std::string_view text) {
+  std::int64_t factor = 1;
+  int zeros = 0;
+  const std::size_t exponent = text.find_first_of("eE");
+  if (exponent != std::string_view::npos) {
+    constexpr std::int64_t kMostZeros = 18;
+    const auto parsed = parse_integer(text.substr(exponent + 1));
+    if (!parsed || *parsed < 0 || *parsed > kMostZeros) return {};
+    zeros = static_cast<int>(*parsed);
+    text = text.substr(0, exponent);
+  } else if (!text.empty() && (text.back() == 'k' || text.back() == 'K')) {
+    factor = std::int64_t{1} << 10;
+  } else if (!text.empty() && text.back() == 'M') {
+    factor = std::int64_t{1} << 20;
+  }
+  if (factor > 1) text.remove_suffix(1);
+  std::string digits;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool joins_digits = text[i] == '_' && i > 0 && i + 1 < text.size() &&
+                              text[i - 1] >= '0' && text[i - 1] <= '9' && text[i + 1] >= '0' &&
+                              text[i + 1] <= '9';
+    if (!joins_digits) digits += text[i];
+  }
+  const auto number = parse_integer(digits);
+  if (!number) return {};
+  for (; zeros >= 0; --zeros) {
+    std::int64_t grown = 0;
+    if (__builtin_mul_overflow(factor, zeros > 0 ? std::int64_t{10} : *number, &grown)) return {};
+    factor = grown;
+  }
+  return factor;
 }
 
 std::optional<std::string_view> nearest(std::string_view word,
@@ -136,10 +189,7 @@ Outcome<Arguments> parse_arguments(const Command& command, const std::vector<std
   }
   const int count = static_cast<int>(arguments.operands_.size());
   if (!arguments.has("help") && (count < command.min_operands || count > command.max_operands)) {
-    return usage_failure(fmt::format(
-        "expected {}, got {} operand{}; fdma-maskc {} --help shows how",
-        command.operands.empty() ? "no operand" : command.operands,
-        count == 0 ? "no" : std::to_string(count), count == 1 ? "" : "s", command.name));
+    return wrong_operands(command, arguments);
   }
   return arguments;
 }
@@ -159,7 +209,7 @@ Outcome<std::int64_t> Arguments::integer(std::string_view name, std::int64_t fal
                                          std::int64_t low, std::int64_t high) const {
   const auto text = find(name);
   if (!text) return fallback;
-  const auto value = parse_integer(*text);
+  const auto value = parse_count(*text);
   if (!value || *value < low || *value > high) {
     return usage_failure(fmt::format("--{}: expected a whole number from {} to {}, got '{}'", name,
                                      low, high, *text));
@@ -176,7 +226,7 @@ Outcome<std::vector<std::int64_t>> Arguments::integers(std::string_view name, st
   while (true) {
     const std::size_t comma = rest.find(',');
     const std::string_view word = rest.substr(0, comma);
-    const auto value = parse_integer(word);
+    const auto value = parse_count(word);
     if (!value || *value < low || *value > high) {
       return usage_failure(
           fmt::format("--{}: expected whole numbers from {} to {} separated by commas, got '{}'",
@@ -186,6 +236,13 @@ Outcome<std::vector<std::int64_t>> Arguments::integers(std::string_view name, st
     if (comma == std::string_view::npos) return numbers;
     rest.remove_prefix(comma + 1);
   }
+}
+
+Outcome<std::int64_t> Arguments::threads() const {
+  constexpr std::int64_t kMostThreads = 4096;
+  FDMA_TRY(const std::int64_t asked, integer("threads", 0, 0, kMostThreads));
+  const auto available = std::max<std::int64_t>(1, std::thread::hardware_concurrency());
+  return std::min(asked, available);
 }
 
 Outcome<std::optional<double>> Arguments::number(std::string_view name) const {
@@ -234,11 +291,14 @@ OptionSpec format_option(std::string_view help) {
 }
 
 OptionSpec threads_option() {
-  return {.name = "threads", .value = "N", .help = "Threads to use (default: all cores)."};
+  return {.name = "threads",
+          .value = "N",
+          .help = "Threads to use, at most one for each core (default: all cores)."};
 }
 
 OptionSpec json_option() {
-  return {.name = "json", .help = "Print one JSON document instead of text (docs/json-schema.md)."};
+  return {.name = "json",
+          .help = "Print one JSON document instead of text (fdma-maskc help json)."};
 }
 
 }  // namespace fdma::maskc

@@ -23,12 +23,14 @@ class Arguments {
   std::vector<std::string> all(std::string_view name) const;
   const std::vector<std::string>& operands() const { return operands_; }
 
-  /// A whole number in [low, high], or `fallback`. Failure: usage.
+  /// A whole number in [low, high] as parse_count reads it, or `fallback`. Failure: usage.
   Outcome<std::int64_t> integer(std::string_view name, std::int64_t fallback, std::int64_t low,
                                 std::int64_t high) const;
   /// A comma list of whole numbers in [low, high]; empty if the option was not given.
   Outcome<std::vector<std::int64_t>> integers(std::string_view name, std::int64_t low,
                                               std::int64_t high) const;
+  /// --threads, at most as many as this process may run on; 0 if it was not given. Failure: usage.
+  Outcome<std::int64_t> threads() const;
   /// A finite number or -inf. Failure: usage.
   Outcome<std::optional<double>> number(std::string_view name) const;
   /// "QxK", or `fallback`. Failure: usage, also for sides that no mask may have.
@@ -47,6 +49,10 @@ Outcome<Arguments> parse_arguments(const Command& command, const std::vector<std
 
 /// A whole number in decimal, nothing before or after it; empty otherwise or on overflow.
 std::optional<std::int64_t> parse_integer(std::string_view text);
+
+/// A whole number as people write large ones: 8192, 8_192, 8k = 8192, 1M = 1048576, 1e6 = 1000000;
+/// empty otherwise or on overflow.
+std::optional<std::int64_t> parse_count(std::string_view text);
 
 /// The candidate with the smallest edit distance to `word`, if that is small enough to be a slip.
 std::optional<std::string_view> nearest(std::string_view word,

@@ -33,7 +33,9 @@ const std::vector<OptionSpec>& common_options() {
                            {.name = "verbose",
                             .letter = 'v',
                             .help = "Log each stage and its time on standard error."},
-                           {.name = "help", .letter = 'h', .help = "Print this text."}});
+                           {.name = "help",
+                            .letter = 'h',
+                            .help = "Print this text; -h prints a line for each option."}});
     return all;
   }();
   return options;

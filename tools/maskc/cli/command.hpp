@@ -23,7 +23,8 @@ struct OptionSpec {
   std::string_view help = {};                  ///< one or more sentences; wrapped when printed
   std::vector<std::string_view> choices = {};  ///< the only values allowed, if not empty
   bool is_repeatable = false;
-  bool takes_file = false;  ///< completion offers files
+  bool takes_file = false;                         ///< completion offers files
+  std::vector<std::string_view> suggestions = {};  ///< completion offers these, others are allowed
 };
 
 /// A command line that shows a use of the verb. --help prints it and a test runs it as written.
@@ -50,6 +51,7 @@ struct Command {
   std::vector<OptionSpec> options;
   std::vector<Example> examples;
   Outcome<ExitCode> (*run)(const Arguments& arguments, Session& session);
+  std::vector<std::string_view> first_operands = {};  ///< what the first one may be, if only these
   bool operands_are_files = true;
   bool is_hidden = false;
 };

@@ -63,8 +63,10 @@ Result<BlockMask> read_dense_file(const std::string& path, const std::string& da
                                   : read_dense_mask(path, dataset, options);
 }
 
-Result<OwnedTable> read_table_file(const std::string& path, const std::string& dataset) {
-  return isolates_foreign_files() ? reader().read_table(path, dataset) : read_table(path, dataset);
+Result<OwnedTable> read_table_file(const std::string& path, const std::string& dataset,
+                                   TableCast cast) {
+  return isolates_foreign_files() ? reader().read_table(path, dataset, cast)
+                                  : read_table(path, dataset, cast);
 }
 
 Result<InteropGroup> read_interop_file(const std::string& path, const std::string& group) {

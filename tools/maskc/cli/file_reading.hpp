@@ -26,7 +26,8 @@ Status set_up_file_reading(const Arguments& arguments);
 /// --no-isolate was given.
 Result<BlockMask> read_dense_file(const std::string& path, const std::string& dataset,
                                   DenseReadOptions options);
-Result<OwnedTable> read_table_file(const std::string& path, const std::string& dataset);
+Result<OwnedTable> read_table_file(const std::string& path, const std::string& dataset,
+                                   TableCast cast);
 Result<InteropGroup> read_interop_file(const std::string& path, const std::string& group);
 Result<bool> has_object_in_file(const std::string& path, const std::string& object);
 Result<TensorSpec> describe_tensor_file(const std::string& path, const std::string& dataset);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "cli/help_pages.hpp"
+
 namespace fdma::maskc {
 
 const std::string_view kToolSummary = "the attention mask compiler of FDMA";
@@ -95,7 +97,31 @@ std::string examples_text(const std::vector<Example>& examples) {
   return out;
 }
 
+// The first sentence, without its stop, cut to `width` characters.
+std::string first_sentence(std::string_view text, std::size_t width) {
+  const std::size_t stop = text.find(". ");
+  std::string sentence(text.substr(0, stop));
+  if (sentence.ends_with('.')) sentence.pop_back();
+  if (sentence.size() <= width) return sentence;
+  const std::size_t end = sentence.rfind(' ', width - 3);
+  return sentence.substr(0, end) + " ..";
+}
+
 }  // namespace
+
+std::string short_help(const Command& command) {
+  constexpr std::size_t kWidth = 100, kIndent = 30;
+  std::string out = fmt::format("fdma-maskc {}: {}\n\nusage: fdma-maskc {} {}\n\n", command.name,
+                                command.summary, command.name, usage_line(command));
+  for (const OptionSpec& option : options_of(command)) {
+    std::string heading = fmt::format("  {}", option_heading(option));
+    if (heading.size() + 2 > kIndent) heading += '\n' + std::string(kIndent, ' ');
+    out += fmt::format("{:<{}}{}\n", heading, kIndent,
+                       first_sentence(option_text(option), kWidth - kIndent));
+  }
+  return out +
+         fmt::format("\nfdma-maskc {} --help explains everything, with examples\n", command.name);
+}
 
 std::string tool_help() {
   std::string out = fmt::format("fdma-maskc: {}\n\n", kToolSummary);
@@ -105,7 +131,13 @@ std::string tool_help() {
     if (command->is_hidden) continue;
     out += fmt::format("  {:<12}{}\n", command->name, command->summary);
   }
-  out += "\nfdma-maskc VERB --help explains a verb; fdma-maskc --version prints the version.\n";
+  out +=
+      "\nfdma-maskc VERB --help explains a verb, VERB -h lists its options; fdma-maskc --version "
+      "names\nlibraries and backends.\n";
+  out += "\npages, printed by fdma-maskc help TOPIC [SECTION]\n";
+  for (const HelpPage& page : help_pages()) {
+    out += fmt::format("  {:<12}{}\n", page.topic, page.meaning);
+  }
   out += fmt::format("\nmasks in files\n{}", wrap(kAddressText, 2));
   out += "\nexit status\n";
   for (const ExitStatusLine& line : kExitStatus) {

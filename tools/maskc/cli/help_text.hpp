@@ -12,6 +12,8 @@ namespace fdma::maskc {
 std::string tool_help();
 /// fdma-maskc VERB --help.
 std::string command_help(const Command& command);
+/// fdma-maskc VERB -h: the usage and a line for each option.
+std::string short_help(const Command& command);
 
 /// "[OPTION..] INPUT" after the verb's name.
 std::string usage_line(const Command& command);

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <string_view>
 #include <thread>
 
+#include "cli/failure_output.hpp"
 #include "cli/outcome.hpp"
 #include "cli/progress.hpp"
 #include "fdma/io/pending_file.hpp"
@@ -56,10 +58,10 @@ void start_time_limit(const std::string& verb, double seconds) {
     std::this_thread::sleep_until(limit);
     const std::string step = Step::current();
     if (!stop_writing()) return;
-    end(verb,
-        fmt::format("error: stopped after {:g} s (--timeout){}{}", seconds,
-                    step.empty() ? "" : " while ", step),
-        ExitCode::unsupported);
+    if (isatty(STDERR_FILENO) != 0) std::fputs("\r\x1b[K", stderr);
+    _exit(report_failure(
+        verb, {ExitCode::unsupported, fmt::format("stopped after {:g} s (--timeout){}{}", seconds,
+                                                  step.empty() ? "" : " while ", step)}));
   }).detach();
 }
 

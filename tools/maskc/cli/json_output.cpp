@@ -23,6 +23,27 @@ Json mask_json(const std::string& name, const BlockMask& mask) {
   return document;
 }
 
+Json failure_json(const CommandFailure& failure) {
+  std::string argument = failure.argument;
+  if (argument.empty() && failure.message.starts_with("--")) {
+    argument =
+        failure.message.substr(0, failure.message.find_first_not_of("abcdefghijklmnopqrstuvwxyz-"));
+  }
+  Json document;
+  document["code"] = to_string(failure.exit_code);
+  document["exit_status"] = static_cast<int>(failure.exit_code);
+  document["argument"] = argument.empty() ? Json(nullptr) : Json(argument);
+  document["positions"] = Json::array();
+  for (const SourcePosition& position : failure.positions) {
+    document["positions"].push_back({{"source", position.source},
+                                     {"line", position.line},
+                                     {"column", position.column},
+                                     {"message", position.message}});
+  }
+  document["message"] = failure.message;
+  return document;
+}
+
 std::string json_text(const Json& document) {
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

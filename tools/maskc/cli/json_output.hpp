@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/outcome.hpp"
 #include "fdma/formats/block_mask.hpp"
 
 namespace fdma::maskc {
@@ -21,6 +22,9 @@ Json or_null(const std::optional<T>& value) {
 /// The members that every verb prints about a mask: name, format, lengths, counts, block, origin,
 /// groups, spec, stored bytes, content hash.
 Json mask_json(const std::string& name, const BlockMask& mask);
+
+/// A failure as an object: code, exit_status, argument, positions, message.
+Json failure_json(const CommandFailure& failure);
 
 /// The document as text, with a line end.
 std::string json_text(const Json& document);

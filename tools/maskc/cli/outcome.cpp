@@ -21,4 +21,24 @@ ExitCode exit_code_of(ErrorCode code) {
   return ExitCode::internal;
 }
 
+std::string_view to_string(ExitCode code) {
+  switch (code) {
+    case ExitCode::ok:
+      return "ok";
+    case ExitCode::mask_wrong:
+      return "mask_wrong";
+    case ExitCode::usage:
+      return "usage";
+    case ExitCode::file:
+      return "file";
+    case ExitCode::unsupported:
+      return "unsupported";
+    case ExitCode::internal:
+      return "internal";
+    case ExitCode::interrupted:
+      return "interrupted";
+  }
+  return "internal";
+}
+
 }  // namespace fdma::maskc

@@ -1,9 +1,12 @@
 // Exit codes of fdma-maskc, and the value-or-failure type that its verbs return.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "fdma/base/result.hpp"
 
@@ -23,11 +26,23 @@ enum class ExitCode : int {
 
 /// The exit code that an error of the library leads to.
 ExitCode exit_code_of(ErrorCode code);
+/// "usage", "file", ..
+std::string_view to_string(ExitCode code);
+
+/// One place in a specification and what is wrong there.
+struct SourcePosition {
+  std::string source;  ///< the name of the specification, as the message prints it
+  std::int64_t line;   ///< from 1 on
+  std::int64_t column;
+  std::string message;
+};
 
 /// Why a verb stopped: the exit code and what to print on standard error.
 struct CommandFailure {
   ExitCode exit_code;
   std::string message;
+  std::string argument = {};  ///< the option at fault; empty: the message may begin with it
+  std::vector<SourcePosition> positions = {};
 };
 
 /// A value or a CommandFailure. An Error of the library converts by its code, so that FDMA_TRY

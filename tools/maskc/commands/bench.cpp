@@ -126,7 +126,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
            backward_choice(arguments, "--direction backward",
                            arguments.find("direction").value_or("forward") == "backward"));
   FDMA_TRY(const SelectionChoice selection, selection_choice(arguments));
-  FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
+  FDMA_TRY(const std::int64_t threads, arguments.threads());
   FDMA_TRY(const DenseReadOptions dense, dense_read_options(arguments));
   FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
   FDMA_TRY_VOID(check_dense_options(arguments, resolved.is_dense));

@@ -123,7 +123,7 @@ const Command& calibrate_command() {
           "Runs attention over synthetic masks on this machine and fits what a full tile, a "
           "partial "
           "tile of each kind, a gathered key, a work tile and a call cost. The result is a device "
-          "profile in JSON (docs/estimates.md), for fdma-maskc estimate --device FILE.\n"
+          "profile in JSON (fdma-maskc help estimates), for fdma-maskc estimate --device FILE.\n"
           "\n"
           "On a CPU it takes about two seconds for each combination of element type, head size and "
           "tile shape (five shapes); a profile holds for the number of threads that it was "

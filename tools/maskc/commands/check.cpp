@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "cli/arguments.hpp"
+#include "cli/each_input.hpp"
 #include "cli/json_output.hpp"
 #include "cli/number_text.hpp"
 #include "cli/progress.hpp"
@@ -36,7 +37,8 @@ Outcome<MaskOperand> read_reference(const Arguments& arguments, const MaskOperan
         checked.label));
   }
   FDMA_TRY(const MaskExpr expr, parse_spec({mask.spec, "spec of " + checked.label}));
-  FDMA_TRY(const OwnedTables tables, read_tables(arguments.all("table"), expr));
+  FDMA_TRY(const OwnedTables tables,
+           read_tables(arguments.all("table"), expr, arguments.has("cast")));
   const Tables views = tables.views();
   LowerOptions options;
   options.block = mask.block;
@@ -117,35 +119,38 @@ Outcome<Verdict> check_one(const ResolvedAddress& address, const Arguments& argu
   return verdict;
 }
 
-Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
-  FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
+Outcome<InputReport> report_on(const std::string& input, const Arguments& arguments, bool quiet) {
+  FDMA_TRY(const ResolvedAddress resolved, resolve_address(input));
   if (resolved.names.size() > 1 && arguments.has("against")) {
     return usage_failure(fmt::format("{}: holds {} masks; name the one to compare with --against",
                                      resolved.address.file, resolved.names.size()));
   }
   std::vector<std::string> names = resolved.names;
   if (resolved.is_dense) names = {""};
-  Json document;
+  InputReport report;
+  Json& document = report.document;
   document["file"] = resolved.address.file;
   document["right"] = true;
   document["masks"] = Json::array();
   for (const std::string& name : names) {
     ResolvedAddress one = resolved;
     one.names = {name};
-    FDMA_TRY(const Verdict verdict, check_one(one, arguments, session.quiet));
+    FDMA_TRY(const Verdict verdict, check_one(one, arguments, quiet));
     document["masks"].push_back(verdict.document);
-    session.out += verdict.text;
+    if (!quiet) report.text += verdict.text;
     if (verdict.complaint.empty()) continue;
     document["right"] = false;
-    if (!session.complaint.empty()) session.complaint += '\n';
-    session.complaint += verdict.complaint;
+    report.code = ExitCode::mask_wrong;
+    if (!report.complaint.empty()) report.complaint += '\n';
+    report.complaint += verdict.complaint;
   }
-  if (arguments.has("json")) {
-    session.out = json_text(document);
-  } else if (session.quiet) {
-    session.out.clear();
-  }
-  return session.complaint.empty() ? ExitCode::ok : ExitCode::mask_wrong;
+  return report;
+}
+
+Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
+  return for_each_input(arguments, session, [&](const std::string& input) {
+    return report_on(input, arguments, session.quiet);
+  });
 }
 
 }  // namespace
@@ -155,9 +160,9 @@ const Command& check_command() {
     Command made{
         .name = "check",
         .summary = "is a stored mask valid, canonical and exact?",
-        .operands = "INPUT",
+        .operands = "INPUT..",
         .min_operands = 1,
-        .max_operands = 1,
+        .max_operands = kMaxOperands,
         .description =
             "Validates INPUT, a mask in a file of FDMA (or every mask of the file): sizes, "
             "structure, "
@@ -169,7 +174,9 @@ const Command& check_command() {
             "--exact alone, with the specification stored in the file, lowered again by the box "
             "engine (give its tables again). Exit status 0: right; 1: wrong, and the first "
             "differing "
-            "cells are named; 3: the file is corrupt.",
+            "cells are named; 3: the file is corrupt. Of several INPUTs each is checked, --json "
+            "prints "
+            "one document {\"files\": [..]}, and the exit status is the largest of theirs.",
         .options = {{.name = "exact", .help = "Compare every cell."},
                     {.name = "against",
                      .value = "REFERENCE",
@@ -177,12 +184,14 @@ const Command& check_command() {
                              "--exact.",
                      .takes_file = true},
                     table_option(),
+                    cast_option(),
                     block_option("Blocks in which tiles are counted (default: those of INPUT)."),
                     {.name = "limit",
                      .letter = 'n',
                      .value = "N",
                      .help = "Differing cells to name (default 10)."}},
         .examples = {{"fdma-maskc check out.h5", "Is the file sound?"},
+                     {"fdma-maskc check a.h5 b.h5 heads.h5", "Are these?"},
                      {"fdma-maskc check out.h5 --exact --against dense.h5:/mask",
                       "Does it hold exactly the cells that it was made from?"},
                      {"fdma-maskc check packed.h5 --exact --table len=docs.h5:/lengths",

@@ -281,6 +281,7 @@ const Command& combine_command() {
                      {"fdma-maskc combine xor a.h5 b.h5 -o changed.h5",
                       "The pairs in which two masks differ:"}},
         .run = run};
+    for (const Operator& known : kOperators) made.first_operands.push_back(known.name);
     for (const OptionSpec& option : dense_options()) made.options.push_back(option);
     made.options.push_back(json_option());
     return made;

@@ -59,6 +59,7 @@ Status write_compiled(BlockMask mask, const LowerOptions& options, const std::st
   const std::string output = *arguments.find("output");
   FDMA_TRY(const MaskFormat format, arguments.format(MaskFormat::segment));
   const Waiting waiting("counting and converting", session.quiet || arguments.has("verbose"));
+  const Clock::time_point start = Clock::now();
   const MaskStatistics statistics = count(mask, options.block);
   if (format != MaskFormat::segment) {
     FDMA_TRY(mask, convert(mask, format, options.block));
@@ -72,17 +73,31 @@ Status write_compiled(BlockMask mask, const LowerOptions& options, const std::st
   const std::string summary = summary_text(output, name, mask, statistics);
   FDMA_TRY(const AddedMasks added,
            write_to_mask_file(output, name, std::move(mask), arguments.has("force")));
+  document["store_seconds"] = seconds_since(start);
   document["output_masks"] = added.names;
   if (!session.quiet && !arguments.has("json")) {
-    session.out += fmt::format("{}{}compiled in {}\n", summary, added_text(output, added),
-                               duration_text(seconds));
+    session.out +=
+        fmt::format("{}{}compiled in {}, stored in {}\n", summary, added_text(output, added),
+                    duration_text(seconds), duration_text(seconds_since(start)));
   }
   return Nothing{};
 }
 
-Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
+// --spec, or the operand.
+Outcome<std::string> spec_of(const Arguments& arguments) {
   const auto spec = arguments.find("spec");
-  if (!spec) return usage_failure("--spec: expected a specification, a file or -, got nothing");
+  const std::vector<std::string>& operands = arguments.operands();
+  if (spec && !operands.empty()) {
+    return usage_failure(fmt::format("--spec: expected one specification, got '{}' besides '{}'",
+                                     operands.front(), *spec));
+  }
+  if (spec) return *spec;
+  if (!operands.empty()) return operands.front();
+  return usage_failure("--spec: expected a specification, a file or -, got nothing");
+}
+
+Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
+  FDMA_TRY(const std::string spec, spec_of(arguments));
   const auto output = arguments.find("output");
   const auto dumped = arguments.find("dump");
   if (!output && !dumped && !arguments.has("explain")) {
@@ -93,14 +108,15 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   }
   LowerOptions options;
   FDMA_TRY(options.block, arguments.block({}));
-  FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
+  FDMA_TRY(const std::int64_t threads, arguments.threads());
   options.num_threads = static_cast<int>(threads);
   FDMA_TRY(options.max_work, max_work_of(arguments));
 
-  FDMA_TRY(const SpecSource source, read_spec(*spec));
+  FDMA_TRY(const SpecSource source, read_spec(spec));
   FDMA_TRY(const MaskExpr expr, parse_spec(source));
   FDMA_TRY(const MaskShape shape, mask_shape(arguments, expr));
-  FDMA_TRY(const OwnedTables tables, read_tables(arguments.all("table"), expr));
+  FDMA_TRY(const OwnedTables tables,
+           read_tables(arguments.all("table"), expr, arguments.has("cast")));
 
   const bool is_learned = needs_selection(expr);
   if (is_learned && (arguments.has("explain") || dumped == "ir")) {
@@ -171,10 +187,11 @@ const Command& compile_command() {
   static const Command command{
       .name = "compile",
       .summary = "a mask specification to an exact compiled mask in a file",
-      .operands = "",
+      .operands = "[SPEC]",
+      .max_operands = 1,
       .description =
           "Compiles the specification for the given lengths and writes the mask. The language is "
-          "described in docs/spec-language.md: names such as causal, window(w) and "
+          "described by fdma-maskc help language: names such as causal, window(w) and "
           "documents(lengths=@t), combined with & | ^ ~, or any condition on q, k, b, h and "
           "tables, "
           "such as 'k <= q & q - k < 1024'.\n"
@@ -186,12 +203,13 @@ const Command& compile_command() {
             .letter = 's',
             .value = "SPEC",
             .help = "The specification: its text, the path of an existing file that holds it, or - "
-                    "for standard input.",
+                    "for standard input. It may also be the operand.",
             .takes_file = true},
            table_option(),
+           cast_option(),
            {.name = "q-len",
             .value = "N[,N..]",
-            .help = "Query rows: one number, or one per batch element."},
+            .help = "Query rows: one number, or one per batch element; 8k is 8192, 1M is 1048576."},
            {.name = "kv-len", .value = "N[,N..]", .help = "Keys, likewise (default: as --q-len)."},
            {.name = "batch",
             .value = "N",
@@ -221,7 +239,7 @@ const Command& compile_command() {
            max_work_option(),
            json_option()},
       .examples =
-          {{"fdma-maskc compile --spec 'causal & window(1024)' --q-len 8192 -o window.h5",
+          {{"fdma-maskc compile 'causal & window(1024)' --q-len 8k -o window.h5",
             "Causal attention to the last 1024 keys, 8192 tokens:"},
            {"fdma-maskc compile --spec 'causal & documents(lengths=@len)' \\\n"
             "  --table len=docs.h5:/lengths --q-len 8192 --kv-len 8192 -o packed.h5",

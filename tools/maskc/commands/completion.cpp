@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/arguments.hpp"
+#include "cli/help_pages.hpp"
 #include "cli/help_text.hpp"
 
 namespace fdma::maskc {
@@ -30,6 +31,10 @@ std::string short_help(std::string_view help) {
 std::string bash_script() {
   std::string verbs;
   std::string cases;
+  std::string topics;
+  for (const HelpPage& page : help_pages()) {
+    topics += fmt::format("{}{}", topics.empty() ? "" : " ", page.topic);
+  }
   for (const Command* command : visible_commands()) {
     verbs += fmt::format("{}{}", verbs.empty() ? "" : " ", command->name);
     std::string options;
@@ -45,6 +50,10 @@ std::string bash_script() {
         values +=
             fmt::format("        {}) COMPREPLY=($(compgen -W '{}' -- \"$word\")); return ;;\n",
                         pattern, fmt::join(option.choices, " "));
+      } else if (!option.suggestions.empty()) {
+        values +=
+            fmt::format("        {}) COMPREPLY=($(compgen -f -W '{}' -- \"$word\")); return ;;\n",
+                        pattern, fmt::join(option.suggestions, " "));
       } else if (option.takes_file) {
         values +=
             fmt::format("        {}) COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n", pattern);
@@ -52,9 +61,15 @@ std::string bash_script() {
         values += fmt::format("        {}) COMPREPLY=(); return ;;\n", pattern);
       }
     }
-    const std::string operands = command->name == "completion"
-                                     ? "COMPREPLY=($(compgen -W 'bash zsh fish' -- \"$word\"))"
-                                     : "COMPREPLY=($(compgen -f -- \"$word\"))";
+    std::string operands = "_fdma_maskc_inputs";
+    if (!command->first_operands.empty()) {
+      const std::string first = fmt::format("COMPREPLY=($(compgen -W '{}' -- \"$word\"))",
+                                            fmt::join(command->first_operands, " "));
+      operands =
+          command->max_operands == 1
+              ? first
+              : fmt::format("if (( index == 2 )); then {}; else _fdma_maskc_inputs; fi", first);
+    }
     cases += fmt::format(
         "    {})\n      case $previous in\n{}      esac\n"
         "      if [[ $word == -* ]]; then COMPREPLY=($(compgen -W '{}' -- \"$word\"))\n"
@@ -63,18 +78,40 @@ std::string bash_script() {
   }
   return fmt::format(
       "# bash completion of fdma-maskc; eval \"$(fdma-maskc completion bash)\"\n"
+      "# Files, and after FILE.h5: the masks and datasets of that file.\n"
+      "_fdma_maskc_inputs() {{\n"
+      "  if [[ $word != *:* ]]; then COMPREPLY=($(compgen -f -- \"$word\")); return; fi\n"
+      "  local file=${{word%%:*}} names\n"
+      "  names=$(fdma-maskc ls \"$file\" --names 2>/dev/null) || return\n"
+      "  local IFS=$'\\n'\n"
+      "  COMPREPLY=($(compgen -P \"$file:\" -W \"$names\" -- \"${{word#*:}}\"))\n"
+      "}}\n"
       "_fdma_maskc() {{\n"
-      "  local word=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}}\n"
+      "  # The words that blanks separate: COMP_WORDS is cut at ':' and '=', too.\n"
+      "  local line=${{COMP_LINE:0:COMP_POINT}} words word previous index\n"
+      "  read -ra words <<<\"$line\"\n"
+      "  [[ $line == *[[:space:]] ]] && words+=('')\n"
+      "  index=$(( ${{#words[@]}} - 1 ))\n"
+      "  word=${{words[index]}} previous=${{words[index-1]}}\n"
       "  COMPREPLY=()\n"
-      "  if (( COMP_CWORD == 1 )); then\n"
+      "  if (( index == 1 )); then\n"
       "    COMPREPLY=($(compgen -W '{} help --help --version' -- \"$word\")); return\n"
       "  fi\n"
-      "  case ${{COMP_WORDS[1]}} in\n"
-      "    help) COMPREPLY=($(compgen -W '{}' -- \"$word\")) ;;\n"
+      "  # --format=b is completed as the value of --format.\n"
+      "  if [[ $word == --*=* ]]; then previous=${{word%%=*}}; word=${{word#*=}}; fi\n"
+      "  _fdma_maskc_words\n"
+      "  # Readline replaces only what follows the last ':'.\n"
+      "  if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then\n"
+      "    COMPREPLY=(\"${{COMPREPLY[@]#\"${{word%:*}}:\"}}\")\n"
+      "  fi\n"
+      "}}\n"
+      "_fdma_maskc_words() {{\n"
+      "  case ${{words[1]}} in\n"
+      "    help) COMPREPLY=($(compgen -W '{} {}' -- \"$word\")) ;;\n"
       "{}  esac\n"
       "}}\n"
       "complete -o filenames -F _fdma_maskc fdma-maskc\n",
-      verbs, verbs, cases);
+      verbs, verbs, topics, cases);
 }
 
 std::string zsh_script() {
@@ -86,10 +123,14 @@ std::string zsh_script() {
     for (const OptionSpec& option : options_of(*command)) {
       std::string action;
       if (!option.value.empty()) {
-        action = !option.choices.empty()
-                     ? fmt::format(":{}:({})", option.name, fmt::join(option.choices, " "))
-                 : option.takes_file ? fmt::format(":{}:_files", option.name)
-                                     : fmt::format(":{}:", option.name);
+        action =
+            !option.choices.empty()
+                ? fmt::format(":{}:({})", option.name, fmt::join(option.choices, " "))
+            : !option.suggestions.empty()
+                ? fmt::format(":{0}:{{_alternative \"names:{0}:({1})\" \"files:file:_files\"}}",
+                              option.name, fmt::join(option.suggestions, " "))
+            : option.takes_file ? fmt::format(":{}:_files", option.name)
+                                : fmt::format(":{}:", option.name);
       }
       const std::string help = short_help(option.help);
       const char* repeat = option.is_repeatable ? "*" : "";
@@ -98,14 +139,24 @@ std::string zsh_script() {
         cases += fmt::format(" \\\n        '{}-{}[{}]{}'", repeat, option.letter, help, action);
       }
     }
-    const char* operand = command->name == "completion" ? "'1:shell:(bash zsh fish)'"
-                          : command->max_operands > 0   ? "'*:mask:_files'"
-                                                        : "";
-    cases += fmt::format("{}{} ;;\n", *operand == '\0' ? "" : " \\\n        ", operand);
+    std::string operands;
+    if (!command->first_operands.empty()) {
+      operands =
+          fmt::format(" \\\n        '1:operand:({})'", fmt::join(command->first_operands, " "));
+    }
+    if (command->max_operands > (command->first_operands.empty() ? 0 : 1)) {
+      operands += " \\\n        '*:mask:_fdma_maskc_inputs'";
+    }
+    cases += fmt::format("{} ;;\n", operands);
   }
   return fmt::format(
       "#compdef fdma-maskc\n"
       "# zsh completion of fdma-maskc; source <(fdma-maskc completion zsh), after compinit\n"
+      "_fdma_maskc_inputs() {{\n"
+      "  if [[ $PREFIX != *:* ]]; then _files; return; fi\n"
+      "  local -a names=(${{(f)\"$(fdma-maskc ls ${{PREFIX%%:*}} --names 2>/dev/null)\"}})\n"
+      "  compadd -p \"${{PREFIX%%:*}}:\" -a names\n"
+      "}}\n"
       "_fdma_maskc() {{\n"
       "  local -a verbs=(\n{}  )\n"
       "  if (( CURRENT == 2 )); then\n"
@@ -138,6 +189,8 @@ std::string fish_script() {
       if (option.letter != 0) text += fmt::format(" -s {}", option.letter);
       if (!option.choices.empty()) {
         text += fmt::format(" -x -a '{}'", fmt::join(option.choices, " "));
+      } else if (!option.suggestions.empty()) {
+        text += fmt::format(" -r -F -a '{}'", fmt::join(option.suggestions, " "));
       } else if (option.takes_file) {
         text += " -r -F";
       } else if (!option.value.empty()) {
@@ -146,8 +199,17 @@ std::string fish_script() {
       text += fmt::format(" -d '{}'\n", short_help(option.help));
     }
   }
+  for (const Command* command : visible_commands()) {
+    if (command->first_operands.empty()) continue;
+    text += fmt::format(
+        "complete -c fdma-maskc -n '__fish_seen_subcommand_from {}; and test (count (commandline "
+        "-opc)) -eq 2' -f -a '{}'\n",
+        command->name, fmt::join(command->first_operands, " "));
+  }
   text +=
-      "complete -c fdma-maskc -n '__fish_seen_subcommand_from completion' -f -a 'bash zsh fish'\n";
+      "complete -c fdma-maskc -n 'string match -q \"*:*\" -- (commandline -ct)' -f -a "
+      "'(set -l f (string split -m1 : -- (commandline -ct))[1]; fdma-maskc ls $f --names "
+      "2>/dev/null | string replace -r ^ $f:)'\n";
   return text;
 }
 
@@ -181,6 +243,7 @@ const Command& completion_command() {
                    {"fdma-maskc completion fish > ~/.config/fish/completions/fdma-maskc.fish",
                     "For fish:"}},
       .run = run,
+      .first_operands = {"bash", "zsh", "fish"},
       .operands_are_files = false};
   return command;
 }

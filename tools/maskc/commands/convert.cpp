@@ -35,13 +35,14 @@ Outcome<std::optional<BlockMask>> read_cells(const Arguments& arguments, const M
   if (!text) return std::optional<BlockMask>{};
   FDMA_TRY(const SpecSource source, read_spec(*text));
   FDMA_TRY(const MaskExpr expr, parse_spec(source));
-  FDMA_TRY(const OwnedTables tables, read_tables(arguments.all("table"), expr));
+  FDMA_TRY(const OwnedTables tables,
+           read_tables(arguments.all("table"), expr, arguments.has("cast")));
   const Tables views = tables.views();
   MaskShape bound = shape;
   // An expression without b and h is compiled once for all batch elements and heads.
   if (!mentions_variable(expr, "b") && tables.owned.empty()) bound.num_batches = 1;
   if (!mentions_variable(expr, "h") && tables.owned.empty()) bound.num_heads = 1;
-  FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
+  FDMA_TRY(const std::int64_t threads, arguments.threads());
   LowerOptions options;
   options.num_threads = static_cast<int>(threads);
   FDMA_TRY(options.max_work, max_work_of(arguments));
@@ -231,7 +232,8 @@ OptionSpec interop_option(std::string_view name, std::string_view help) {
 
 // "flex: PyTorch FlexAttention ..": a paragraph of the help.
 std::string interop_text() {
-  std::string text = "Layouts of other systems, as groups of an HDF5 file (docs/peer-formats.md): ";
+  std::string text =
+      "Layouts of other systems, as groups of an HDF5 file (fdma-maskc help peers): ";
   std::string_view separator;
   for (const InteropFormat* interop : all_interop_formats()) {
     text += fmt::format("{}{}, {}", separator, interop->name, interop->summary);
@@ -283,6 +285,7 @@ const Command& convert_command() {
                              "lengths, batch elements and heads of INPUT.",
                      .takes_file = true},
                     table_option(),
+                    cast_option(),
                     interop_option("to",
                                    "Write the arrays of this layout instead of a mask file.")},
         .examples = {{"fdma-maskc convert dense.h5:/mask --format bcsr --block 128x128 -o out.h5",

@@ -251,7 +251,9 @@ void add_formats(const SavingsReport& report, MaskFormat stored, Lines& lines) {
     std::string value = fmt::format("{:<11}", to_string(size.format));
     if (size.bytes) {
       value += fmt::format("{:>10}  saves {} of the float mask", bytes_text(*size.bytes),
-                           savings_text(*size.bytes, report.dense_float_bytes));
+                           report.dense_float_bytes == 0
+                               ? "-"
+                               : savings_text(*size.bytes, report.dense_float_bytes));
     } else {
       value += fmt::format("{:>10}  {}", "-", size.reason);
     }
@@ -340,7 +342,8 @@ const Command& estimate_command() {
               .help =
                   "h200 (the default), h100, cpu, or the file of a profile, as calibrate writes "
                   "it.",
-              .takes_file = true},
+              .takes_file = true,
+              .suggestions = shipped_profile_names()},
              {.name = "heads",
               .value = "N",
               .help = "Query heads (default: those of the mask if it tells them apart, else 32)."},

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/arguments.hpp"
+#include "cli/each_input.hpp"
 #include "cli/json_output.hpp"
 #include "cli/number_text.hpp"
 #include "cli/progress.hpp"
@@ -9,6 +10,7 @@
 #include "fdma/formats/hash.hpp"
 #include "fdma/formats/mask_statistics.hpp"
 #include "inputs/mask_operand.hpp"
+#include "pictures/terminal_cells.hpp"
 #include "pictures/terminal_view.hpp"
 
 namespace fdma::maskc {
@@ -132,10 +134,10 @@ std::string inspection_text(const MaskOperand& operand, const MaskStatistics& st
   return text;
 }
 
-Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
+Outcome<InputReport> report_on(const std::string& input, const Arguments& arguments, bool quiet) {
   FDMA_TRY(DenseReadOptions dense, dense_read_options(arguments));
   FDMA_TRY(const DrawOptions drawing, draw_options(arguments));
-  FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
+  FDMA_TRY(const ResolvedAddress resolved, resolve_address(input));
   FDMA_TRY_VOID(check_dense_options(arguments, resolved.is_dense));
   if (!resolved.is_dense && arguments.has("block")) {
     return usage_failure(
@@ -148,32 +150,38 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
       each.push_back({resolved.address, false, {name}, {}});
     }
   }
-  Json document;
+  InputReport report;
+  Json& document = report.document;
   document["file"] = resolved.address.file;
   document["masks"] = Json::array();
   for (const ResolvedAddress& one : each) {
-    FDMA_TRY(const MaskOperand operand, read_resolved(one, dense, session.quiet));
+    FDMA_TRY(const MaskOperand operand, read_resolved(one, dense, quiet));
     FDMA_TRY(const auto pair, chosen_pair(arguments, operand.mask));
     const MaskStatistics statistics = [&] {
-      Progress progress("counting bitmaps", "tiles", session.quiet);
+      Progress progress("counting bitmaps", "tiles", quiet);
       return measure(
           operand.mask, arguments.has("all"),
           [&progress](std::int64_t done, std::int64_t total) { progress.update(done, total); });
     }();
-    const Waiting waiting("hashing and drawing", session.quiet);
+    const Waiting waiting("hashing and drawing", quiet);
     if (arguments.has("json")) {
       document["masks"].push_back(inspection_json(operand, statistics));
       continue;
     }
-    if (!session.out.empty()) session.out += '\n';
-    session.out += inspection_text(operand, statistics);
+    if (!report.text.empty()) report.text += '\n';
+    report.text += inspection_text(operand, statistics);
     if (arguments.has("no-draw")) continue;
     const std::int32_t group = operand.mask.group(pair.first, pair.second);
-    session.out += fmt::format("\n{}", draw(operand.mask, group, drawing));
-    if (session.out.back() != '\n') session.out += '\n';
+    report.text += fmt::format("\n{}", draw_on_terminal(operand.mask, group, drawing));
+    if (report.text.back() != '\n') report.text += '\n';
   }
-  if (arguments.has("json")) session.out = json_text(document);
-  return ExitCode::ok;
+  return report;
+}
+
+Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
+  return for_each_input(arguments, session, [&](const std::string& input) {
+    return report_on(input, arguments, session.quiet);
+  });
 }
 
 }  // namespace
@@ -183,9 +191,9 @@ const Command& inspect_command() {
     Command made{
         .name = "inspect",
         .summary = "what a mask holds, what it costs in every format, a drawing",
-        .operands = "INPUT",
+        .operands = "INPUT..",
         .min_operands = 1,
-        .max_operands = 1,
+        .max_operands = kMaxOperands,
         .description =
             "Prints lengths, groups, allowed pairs, tiles by class, distinct bitmaps, bytes in "
             "every "
@@ -195,7 +203,10 @@ const Command& inspect_command() {
             "not built.\n"
             "\n"
             "The content hash covers everything stored; the mask hash only counts, lengths and "
-            "cells, so that it is the same in every format and block shape.",
+            "cells, so that it is the same in every format and block shape.\n"
+            "\n"
+            "Several INPUTs are reported on one after the other; --json then prints one document "
+            "{\"files\": [..]}. The exit status is the largest of theirs.",
         .options = {json_option(),
                     {.name = "all",
                      .help = "Count distinct bitmaps also where more than 65536 tiles have to be "
@@ -203,6 +214,7 @@ const Command& inspect_command() {
                     {.name = "no-draw", .help = "Leave the drawing out."}},
         .examples = {{"fdma-maskc inspect out.h5", "Every mask of a file:"},
                      {"fdma-maskc inspect out.h5:packed --json", "One mask, for a script:"},
+                     {"fdma-maskc inspect a.h5 b.h5 --no-draw", "Two files:"},
                      {"fdma-maskc inspect heads.h5 --pair 0,7 --width 60",
                       "With a drawing of head 7:"}},
         .run = run};

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "cli/arguments.hpp"
+#include "cli/each_input.hpp"
 #include "cli/file_reading.hpp"
 #include "cli/json_output.hpp"
 #include "cli/number_text.hpp"
@@ -13,7 +14,6 @@
 namespace fdma::maskc {
 namespace {
 
-constexpr int kMaxOperands = 1 << 20;
 constexpr std::size_t kMaxSpecShown = 60;
 
 using Row = std::vector<std::string>;
@@ -103,7 +103,28 @@ Outcome<Listing> list_file(const std::string& file) {
   return listing;
 }
 
+// The names under which masks and datasets of the files are read, one a line.
+Outcome<std::string> names_of(const std::vector<std::string>& files) {
+  std::string text;
+  for (const std::string& file : files) {
+    FDMA_TRY(const FileContents contents, list_datasets_of_file(file));
+    const Result<std::vector<std::string>> masks = list_masks_of_any_file(file);
+    if (masks) {
+      for (const std::string& name : *masks) text += name + "\n";
+    }
+    for (const DatasetEntry& entry : contents.datasets) {
+      if (!masks || !entry.path.starts_with("/masks/")) text += entry.path + "\n";
+    }
+  }
+  return text;
+}
+
 Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
+  if (arguments.has("names")) {
+    if (arguments.has("json")) return usage_failure("--names, --json: give one of the two");
+    FDMA_TRY(session.out, names_of(arguments.operands()));
+    return ExitCode::ok;
+  }
   Json document;
   document["files"] = Json::array();
   for (const std::string& file : arguments.operands()) {
@@ -133,7 +154,9 @@ const Command& ls_command() {
           "\n"
           "Every mask is read and checked as for inspect, which says more of it. One that cannot "
           "be read is listed as such, and the exit status is 3.",
-      .options = {json_option()},
+      .options = {{.name = "names",
+                   .help = "Print names alone, one a line: what may follow FILE.h5: elsewhere."},
+                  json_option()},
       .examples = {{"fdma-maskc ls all.h5", "The masks of a file:"},
                    {"fdma-maskc ls all.h5 packed.h5", "Of several:"},
                    {"fdma-maskc ls dense.h5 --json",

@@ -52,11 +52,8 @@ std::string options_text(const std::vector<OptionSpec>& options) {
   return out;
 }
 
-std::string command_text(const Command& command) {
-  std::string out = fmt::format(".SS fdma\\-maskc {} [OPTION..]{}{}\n", command.name,
-                                command.operands.empty() ? "" : " ", roff(command.operands));
-  out += fmt::format("{}.\n{}", roff(command.summary), paragraphs(command.description));
-  out += options_text(command.options);
+std::string examples_text(const Command& command) {
+  std::string out;
   for (const Example& example : command.examples) {
     out += fmt::format(".PP\n{}\n.PP\n.RS 4\n.EX\n{}\n.EE\n.RE\n", roff(example.meaning),
                        roff(example.command));
@@ -64,8 +61,46 @@ std::string command_text(const Command& command) {
   return out;
 }
 
-Outcome<ExitCode> run(const Arguments&, Session& session) {
+std::string command_text(const Command& command) {
+  std::string out = fmt::format(".SS fdma\\-maskc {} [OPTION..]{}{}\n", command.name,
+                                command.operands.empty() ? "" : " ", roff(command.operands));
+  out += fmt::format("{}.\n{}", roff(command.summary), paragraphs(command.description));
+  return out + options_text(command.options) + examples_text(command);
+}
+
+std::string exit_status_text() {
+  std::string out = ".SH EXIT STATUS\n";
+  for (const ExitStatusLine& line : kExitStatus) {
+    out += fmt::format(".TP\n\\fB{}\\fR\n{}\n", line.code, roff(line.meaning));
+  }
+  return out;
+}
+
+// fdma-maskc-compile(1): one verb on a page of its own.
+std::string verb_page(const Command& command) {
+  std::string upper(command.name);
+  for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  std::string out = fmt::format(".TH FDMA\\-MASKC\\-{} 1 \"\" \"fdma {}\" \"User commands\"\n",
+                                upper, FDMA_VERSION);
+  out += fmt::format(".SH NAME\nfdma\\-maskc\\-{} \\- {}\n", command.name, roff(command.summary));
+  out += fmt::format(".SH SYNOPSIS\n\\fBfdma\\-maskc {}\\fR [\\fIOPTION\\fR..]{}{}\n", command.name,
+                     command.operands.empty() ? "" : " ", roff(command.operands));
+  out += ".SH DESCRIPTION\n" + paragraphs(command.description);
+  out += ".SH OPTIONS\n" + options_text(options_of(command));
+  if (!command.examples.empty()) out += ".SH EXAMPLES\n" + examples_text(command);
+  return out + exit_status_text() + ".SH SEE ALSO\n\\fBfdma\\-maskc\\fR(1)\n";
+}
+
+Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   std::string& out = session.out;
+  if (!arguments.operands().empty()) {
+    const Command* command = find_command(arguments.operands().front());
+    if (command == nullptr) {
+      return usage_failure(fmt::format("expected a verb, got '{}'", arguments.operands().front()));
+    }
+    out = verb_page(*command);
+    return ExitCode::ok;
+  }
   out += fmt::format(".TH FDMA\\-MASKC 1 \"\" \"fdma {}\" \"User commands\"\n", FDMA_VERSION);
   out += fmt::format(".SH NAME\nfdma\\-maskc \\- {}\n", roff(kToolSummary));
   out += ".SH SYNOPSIS\n\\fBfdma\\-maskc\\fR \\fIVERB\\fR [\\fIOPTION\\fR..] [\\fIOPERAND\\fR..]\n";
@@ -76,27 +111,31 @@ Outcome<ExitCode> run(const Arguments&, Session& session) {
     if (!command->is_hidden) out += command_text(*command);
   }
   out += fmt::format(".SH OPTIONS OF EVERY VERB\n{}", options_text(common_options()));
-  out += ".SH EXIT STATUS\n";
-  for (const ExitStatusLine& line : kExitStatus) {
-    out += fmt::format(".TP\n\\fB{}\\fR\n{}\n", line.code, roff(line.meaning));
+  out += exit_status_text();
+  out += ".SH SEE ALSO\n";
+  for (const Command* command : all_commands()) {
+    if (!command->is_hidden) out += fmt::format("\\fBfdma\\-maskc\\-{}\\fR(1), ", command->name);
   }
   out +=
-      ".SH SEE ALSO\nThe specification language, the file format and the JSON documents are "
-      "described in docs/ of the distribution.\n";
+      "and the pages that fdma\\-maskc help prints: the specification language, the file format, "
+      "the JSON documents.\n";
   return ExitCode::ok;
 }
 
 }  // namespace
 
 const Command& man_page_command() {
-  static const Command command{.name = "man-page",
-                               .summary = "the manual page in roff",
-                               .operands = "",
-                               .description = "Prints the manual page, section 1.",
-                               .options = {},
-                               .examples = {},
-                               .run = run,
-                               .is_hidden = true};
+  static const Command command{
+      .name = "man-page",
+      .summary = "the manual page in roff",
+      .operands = "[VERB]",
+      .max_operands = 1,
+      .description = "Prints the manual page, section 1: the whole tool, or a verb.",
+      .options = {},
+      .examples = {},
+      .run = run,
+      .operands_are_files = false,
+      .is_hidden = true};
   return command;
 }
 

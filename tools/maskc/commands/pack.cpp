@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "cli/arguments.hpp"
+#include "cli/each_input.hpp"
 #include "cli/file_reading.hpp"
 #include "cli/json_output.hpp"
 #include "cli/number_text.hpp"
@@ -13,8 +14,6 @@
 
 namespace fdma::maskc {
 namespace {
-
-constexpr int kMaxOperands = 1 << 20;
 
 /// A mask to be packed: where it is, and its name in the new file.
 struct Source {

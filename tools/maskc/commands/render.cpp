@@ -1,15 +1,20 @@
 // fdma-maskc render: a picture of a mask, as a file (PNG, SVG, HTML) or on the terminal.
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "cli/arguments.hpp"
+#include "cli/each_input.hpp"
 #include "cli/json_output.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/draw.hpp"
 #include "inputs/destination.hpp"
 #include "inputs/mask_operand.hpp"
 #include "pictures/picture_output.hpp"
+#include "pictures/terminal_cells.hpp"
 #include "pictures/terminal_view.hpp"
 
 namespace fdma::maskc {
@@ -45,10 +50,29 @@ Outcome<CropRange> crop_range(const std::string& text, const MaskShape& shape, s
   return range;
 }
 
-Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
+// The picture of one of several inputs: the * of --output stands for the input's name.
+Outcome<std::string> output_of(const Arguments& arguments, const std::string& input) {
+  std::string output = arguments.find("output").value_or("-");
+  const std::size_t star = output.find('*');
+  if (star == std::string::npos) {
+    if (output == "-" || arguments.operands().size() == 1) return output;
+    return usage_failure(
+        fmt::format("--output: expected a name with a *, which stands for the name of each input, "
+                    "as '*.png', got '{}' for {} inputs",
+                    output, arguments.operands().size()));
+  }
+  const MaskAddress address = parse_address(input);
+  std::string name = std::filesystem::path(address.file).stem().string();
+  if (!address.inner.empty()) name += '-' + address.inner.substr(address.inner.rfind('/') + 1);
+  output.replace(star, 1, name);
+  return output;
+}
+
+Outcome<InputReport> report_on(const std::string& input, const Arguments& arguments, bool quiet) {
   FDMA_TRY(DenseReadOptions dense, dense_read_options(arguments));
-  const std::string output = arguments.find("output").value_or("-");
+  FDMA_TRY(const std::string output, output_of(arguments, input));
   const bool is_drawn = output == "-" || arguments.has("terminal");
+  InputReport result;
   PictureKind kind = PictureKind::png;
   if (output != "-") {
     FDMA_TRY(kind, picture_kind(output));
@@ -58,19 +82,21 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   }
   PictureOptions options;
   options.has_legend = arguments.has("legend");
-  options.quiet = session.quiet;
+  options.has_axes = arguments.has("axes");
+  options.title = arguments.find("title").value_or("");
+  options.quiet = quiet;
   FDMA_TRY(const std::int64_t max_side, arguments.integer("size", options.size, 16, 16384));
   options.size = static_cast<std::int32_t>(max_side);
   if (kind == PictureKind::html && arguments.has("size")) {
     return usage_failure("--size: is for .png and .svg; an HTML page fills its window");
   }
-  FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
+  FDMA_TRY(const ResolvedAddress resolved, resolve_address(input));
   FDMA_TRY_VOID(check_dense_options(arguments, resolved.is_dense));
   if (!resolved.is_dense && arguments.has("block")) {
     return usage_failure(
         "--block: is for dense datasets; fdma-maskc convert puts a mask into other blocks");
   }
-  FDMA_TRY(MaskOperand operand, read_resolved(resolved, dense, session.quiet));
+  FDMA_TRY(MaskOperand operand, read_resolved(resolved, dense, quiet));
   FDMA_TRY(const auto pair, chosen_pair(arguments, operand.mask));
   auto [batch, head] = pair;
   const std::pair num_pairs{operand.mask.shape.num_batches, operand.mask.shape.num_heads};
@@ -82,10 +108,11 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   const std::int32_t group = operand.mask.group(batch, head);
   if (is_drawn) {
     FDMA_TRY(const DrawOptions drawing, draw_options(arguments));
-    session.out += draw(operand.mask, group, drawing);
-    if (!session.out.empty() && session.out.back() != '\n') session.out += '\n';
+    if (arguments.operands().size() > 1) result.text += operand.label + "\n";
+    result.text += draw_on_terminal(operand.mask, group, drawing);
+    if (!result.text.empty() && result.text.back() != '\n') result.text += '\n';
   }
-  if (output == "-") return ExitCode::ok;
+  if (output == "-") return result;
   const SegmentMask segments = segment_of_group(operand.mask, group, operand.mask.block);
   FDMA_TRY(PendingFile file, open_destination(output));
   Outcome<PictureReport> report =
@@ -96,16 +123,29 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   }
   FDMA_TRY_VOID(file.commit());
   if (arguments.has("json")) {
-    Json document;
+    Json& document = result.document;
     document["input"] = operand.label;
     document["output"] = output;
     document["kind"] = to_string(kind);
     document.update(report->members);
-    session.out = json_text(document);
-  } else if (!session.quiet) {
-    session.out += fmt::format("{}: {}\n", output, report->summary);
+  } else if (!quiet) {
+    result.text += fmt::format("{}: {}\n", output, report->summary);
   }
-  return ExitCode::ok;
+  return result;
+}
+
+Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
+  std::map<std::string, std::string> inputs;  // by the picture that is made of them
+  for (const std::string& input : arguments.operands()) {
+    FDMA_TRY(const std::string output, output_of(arguments, input));
+    const auto [other, is_new] = inputs.emplace(output, input);
+    if (is_new || output == "-") continue;
+    return usage_failure(
+        fmt::format("--output: {} and {} both give {}", other->second, input, output));
+  }
+  return for_each_input(arguments, session, [&](const std::string& input) {
+    return report_on(input, arguments, session.quiet);
+  });
 }
 
 }  // namespace
@@ -115,9 +155,9 @@ const Command& render_command() {
     Command made{
         .name = "render",
         .summary = "a picture of a mask: PNG, SVG, HTML or terminal",
-        .operands = "INPUT",
+        .operands = "INPUT..",
         .min_operands = 1,
-        .max_operands = 1,
+        .max_operands = kMaxOperands,
         .description =
             "Draws INPUT, query rows downwards and keys to the right. Full tiles are blue, empty "
             "ones light grey, partial ones orange. The file's suffix says what is written:\n"
@@ -132,7 +172,8 @@ const Command& render_command() {
             "file that needs no network. It holds the mask's compact arrays, 64 MiB of them at "
             "most.\n"
             "\n"
-            "Without --output the drawing goes to the terminal.",
+            "Without --output the drawing goes to the terminal. Of several INPUTs each is drawn; "
+            "the * in --output '*.png' stands for the name of each.",
         .options = {{.name = "output",
                      .letter = 'o',
                      .value = "FILE",
@@ -145,6 +186,12 @@ const Command& render_command() {
                      .value = "PIXELS",
                      .help = "Longest side of a PNG or SVG picture, 16 to 16384 (default "
                              "1024)."},
+                    {.name = "axes",
+                     .help = "Number the query rows and keys along a PNG or SVG picture; a page "
+                             "reads out every cell."},
+                    {.name = "title",
+                     .value = "TEXT",
+                     .help = "A line above the picture, or the heading of a page."},
                     {.name = "legend",
                      .help = "Name the colours in a strip below the picture; a page always "
                              "does."},
@@ -155,8 +202,9 @@ const Command& render_command() {
         .examples = {{"fdma-maskc render out.h5 -o mask.png", "A picture of the whole mask:"},
                      {"fdma-maskc render out.h5 -o mask.html",
                       "A page to zoom and pan in, for any browser:"},
+                     {"fdma-maskc render a.h5 b.h5 -o '*.png'", "Pictures a.png and b.png:"},
                      {"fdma-maskc render out.h5", "On the terminal:"},
-                     {"fdma-maskc render out.h5 --crop 0:256,0:256 --legend -o corner.png",
+                     {"fdma-maskc render out.h5 --crop 0:256,0:256 --axes --legend -o corner.png",
                       "Its first 256 rows and keys, cell by cell:"}},
         .run = run};
     for (const OptionSpec& option : view_options()) made.options.push_back(option);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cli/arguments.hpp"
+#include "cli/each_input.hpp"
 #include "cli/file_reading.hpp"
 #include "cli/json_output.hpp"
 #include "cli/number_text.hpp"
@@ -12,8 +13,6 @@
 
 namespace fdma::maskc {
 namespace {
-
-constexpr int kMaxOperands = 1 << 20;
 
 struct Removal {
   std::string file;

@@ -9,6 +9,7 @@
 #include "cli/progress.hpp"
 #include "fdma/formats/hash.hpp"
 #include "fdma/kernels/backends.hpp"
+#include "fdma/kernels/device_profile.hpp"
 #include "inputs/destination.hpp"
 #include "run/attention_check.hpp"
 #include "run/attention_run.hpp"
@@ -20,8 +21,6 @@
 
 namespace fdma::maskc {
 namespace {
-
-constexpr std::string_view kDtypes[] = {"float32", "float16", "bfloat16"};
 
 /// Properties of the result rows that a user should know of.
 struct ResultRows {
@@ -201,7 +200,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
            backward_choice(arguments, "--backward", arguments.has("backward")));
   FDMA_TRY(const SelectionChoice selection, selection_choice(arguments));
   if (!dumped) FDMA_TRY_VOID(check_backend(choice.options.backend));
-  FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
+  FDMA_TRY(const std::int64_t threads, arguments.threads());
   FDMA_TRY(const DenseReadOptions dense, dense_read_options(arguments));
   FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
   FDMA_TRY_VOID(check_dense_options(arguments, resolved.is_dense));
@@ -210,9 +209,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
 
   FDMA_TRY(AttentionProblem problem, read_problem(arguments, mask.shape));
   if (const auto dtype = arguments.find("out-dtype")) {
-    problem.shape.out_dtype = *dtype == kDtypes[1]   ? DType::float16
-                              : *dtype == kDtypes[2] ? DType::bfloat16
-                                                     : DType::float32;
+    FDMA_TRY(problem.shape.out_dtype, parse_attention_dtype(*dtype));
   }
   if (output) FDMA_TRY_VOID(check_output(*output, arguments.has("force")));
   std::optional<DynamicMaskCall> call;
@@ -391,7 +388,7 @@ const Command& run_command() {
     made.options.push_back({.name = "out-dtype",
                             .value = "DTYPE",
                             .help = "Element type of out (default: that of q).",
-                            .choices = {kDtypes[0], kDtypes[1], kDtypes[2]}});
+                            .choices = dtype_choices()});
     made.options.push_back(
         {.name = "check", .help = "Compare with dense attention in float64; status 1 if wrong."});
     made.options.push_back(

@@ -5,11 +5,16 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include "cli/file_reading.hpp"
+#include "cli/number_text.hpp"
 #include "cli/progress.hpp"
 #include "fdma/base/memory.hpp"
+#include "fdma/formats/convert.hpp"
+#include "fdma/io/array_file.hpp"
 #include "fdma/io/mask_file.hpp"
+#include "inputs/file_listing.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -26,9 +31,29 @@ constexpr DimsName kDims[] = {{"qk", DenseDims::qk},
                               {"bhqk", DenseDims::bhqk},
                               {"bk", DenseDims::bk}};
 
-CommandFailure no_masks(const std::string& file) {
-  return usage_failure(fmt::format(
-      "{}: holds no mask of FDMA; a dense dataset in it is named {}:/DATASET", file, file));
+// The file was named alone, but holds no mask of FDMA.
+CommandFailure no_masks(ExitCode code, const std::string& file) {
+  return {code, fmt::format("{}: holds no mask of FDMA; a dense dataset in it is named "
+                            "{}:/DATASET{}",
+                            file, file, file_listing(file, {}, Wanted::mask))};
+}
+
+// A .npy, .npz or safetensors file holds no mask of FDMA. A single array needs no name.
+Outcome<ResolvedAddress> resolve_array(ResolvedAddress resolved) {
+  const auto& [file, inner] = resolved.address;
+  resolved.is_dense = true;
+  if (!inner.empty()) {
+    resolved.dataset = (inner.front() == '/' ? "" : "/") + inner;
+    return resolved;
+  }
+  FDMA_TRY(const FileContents contents, list_datasets_of_file(file));
+  if (contents.datasets.size() != 1) {
+    return usage_failure(fmt::format("{}: holds {}; name one{}", file,
+                                     plural(std::ssize(contents.datasets), "array"),
+                                     file_listing(file, {}, Wanted::mask)));
+  }
+  resolved.dataset = contents.datasets.front().path;
+  return resolved;
 }
 
 }  // namespace
@@ -52,7 +77,8 @@ std::vector<OptionSpec> dense_options() {
        .value = "DIMS",
        .help =
            "What the dimensions of a dense dataset are: query rows q, keys k, batch elements b, "
-           "heads h. Needed for 3 dimensions; 2 default to qk, 4 to bhqk; bk is a padding mask.",
+           "heads h. Needed for 3 dimensions; 2 default to qk, 4 to bhqk; bk is a padding mask, "
+           "[batch, keys] or [batch, 1, 1, keys]. Needed, too, where the values could be either.",
        .choices = {"qk", "hqk", "bqk", "bhqk", "bk"}},
       {.name = "true-means",
        .value = "MEANING",
@@ -63,6 +89,8 @@ std::vector<OptionSpec> dense_options() {
        .value = "X",
        .help = "Additive float datasets: values at or below X are masked (default -32752; 0 keeps, "
                "anything else is an error). Use -10000 for the -1e4 convention."},
+      {.name = "ones-keep",
+       .help = "Floating datasets of ones and zeros: 1 keeps, 0 masks, anything else is an error."},
       {.name = "rows",
        .value = "N",
        .help = "Query rows of a mask read with --dims bk (default: as many as keys)."},
@@ -93,9 +121,10 @@ Outcome<DenseReadOptions> dense_read_options(const Arguments& arguments) {
     return usage_failure(fmt::format("--drop-below: expected a number below 0, got '{}'",
                                      *arguments.find("drop-below")));
   }
+  options.ones_keep = arguments.has("ones-keep");
   FDMA_TRY(options.q_len, arguments.integer("rows", 0, 1, kMaxLength));
   FDMA_TRY(options.block, arguments.block({}));
-  FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
+  FDMA_TRY(const std::int64_t threads, arguments.threads());
   options.num_threads = static_cast<int>(threads);
   return options;
 }
@@ -112,13 +141,17 @@ Outcome<ResolvedAddress> resolve_address(const std::string& text) {
     resolved.names = {inner.substr(kMasksPrefix.size())};
     return resolved;
   }
+  if (inner.rfind(kMasksPrefix, 0) != 0 && is_array_file(file)) return resolve_array(resolved);
   if (inner.empty() || inner.front() != '/') {
     Result<std::vector<std::string>> listed =
         inner.empty() ? list_own_masks(file) : list_masks_of_any_file(file);
     // A file without masks may still hold the dataset. The later read reports any other error.
+    if (!listed && inner.empty() && list_datasets_of_file(file)) {
+      return no_masks(ExitCode::file, file);
+    }
     if (!listed && (inner.empty() || listed.error().code == ErrorCode::io)) return listed.error();
     if (inner.empty()) {
-      if (listed->empty()) return no_masks(file);
+      if (listed->empty()) return no_masks(ExitCode::usage, file);
       resolved.names = *std::move(listed);
       return resolved;
     }
@@ -135,6 +168,54 @@ Outcome<ResolvedAddress> resolve_address(const std::string& text) {
 std::string name_of(const ResolvedAddress& resolved) {
   return resolved.names.empty() ? "mask" : resolved.names.front();
 }
+
+namespace {
+
+// Whether every row of the mask is its first keys or its last keys, as those of a padding mask are.
+bool looks_like_padding(const SegmentMask& mask) {
+  std::vector<Interval> keys;
+  for (std::int64_t q = 0; q < mask.q_len; ++q) {
+    row_intervals_of(mask, q, keys);
+    if (keys.size() > 1) return false;
+    if (keys.size() == 1 && keys[0].begin > 0 && keys[0].end < mask.kv_len) return false;
+  }
+  return true;
+}
+
+// A dense dataset that was read by its default --dims is refused if it could be a padding mask.
+Status check_reading(const MaskOperand& operand, const std::string& file,
+                     const std::string& dataset) {
+  const BlockMask& mask = operand.mask;
+  const std::int64_t q_len = mask.shape.q_len(0), kv_len = mask.shape.kv_len(0);
+  const auto refusal = [&](std::string_view extents, const std::string& as_rows,
+                           std::int64_t batch) {
+    return usage_failure(fmt::format(
+        "{}: {} is {}, or a padding mask of {} with {}; say which: {}, or --dims bk "
+        "(--rows N gives its query rows, as many as keys by default)",
+        operand.label, extents, as_rows, plural(batch, "batch element"), plural(kv_len, "key"),
+        mask.shape.num_batches > 1 ? "--dims bhqk" : "--dims qk"));
+  };
+  if (q_len == 0 || kv_len < 2 || q_len == kv_len || mask.shape.num_heads != 1) return Nothing{};
+  const bool is_plane = mask.shape.num_batches == 1;
+  if (is_plane ? !looks_like_padding(segment_of_group(mask, 0, mask.block)) : q_len != 1) {
+    return Nothing{};
+  }
+  const Result<FileContents> contents = list_datasets_of_file(file);
+  if (!contents) return Nothing{};
+  const auto entry = std::find_if(contents->datasets.begin(), contents->datasets.end(),
+                                  [&](const DatasetEntry& each) { return each.path == dataset; });
+  if (entry == contents->datasets.end()) return Nothing{};
+  const std::string extents = fmt::format("[{}]", fmt::join(entry->extents, ", "));
+  if (entry->extents.size() == 2) {
+    return refusal(extents, fmt::format("{} by keys", plural(q_len, "query row")), q_len);
+  }
+  if (entry->extents.size() == 4 && q_len == 1) {
+    return refusal(extents, "one query row", mask.shape.num_batches);
+  }
+  return Nothing{};
+}
+
+}  // namespace
 
 Outcome<MaskOperand> read_resolved(const ResolvedAddress& resolved, const DenseReadOptions& dense,
                                    bool quiet) {
@@ -155,7 +236,7 @@ Outcome<MaskOperand> read_resolved(const ResolvedAddress& resolved, const DenseR
   }
   operand.is_dense = true;
   operand.name = name_of(resolved);
-  operand.label = fmt::format("{}:{}", file, resolved.dataset);
+  operand.label = resolved.dataset == "/" ? file : fmt::format("{}:{}", file, resolved.dataset);
   DenseReadOptions options = dense;
   Progress progress("reading " + operand.label, "B", quiet);
   options.progress = [&](std::int64_t done, std::int64_t total) { progress.update(done, total); };
@@ -169,9 +250,10 @@ Outcome<MaskOperand> read_resolved(const ResolvedAddress& resolved, const DenseR
         mask.error().message.find(": cell (") != std::string::npos) {
       return CommandFailure{ExitCode::mask_wrong, mask.error().message};
     }
-    return mask.error();
+    return with_listing(mask.error(), file, resolved.dataset, Wanted::mask);
   }
   operand.mask = *std::move(mask);
+  if (!dense.dims) FDMA_TRY_VOID(check_reading(operand, file, resolved.dataset));
   spdlog::info("read dense dataset {}", operand.label);
   return operand;
 }

@@ -45,8 +45,12 @@ Outcome<SpecSource> read_spec(const std::string& value) {
     return SpecSource{std::move(text), "standard input"};
   }
   std::error_code error;
-  const bool is_file = value.size() < 4096 && value.find('\0') == std::string::npos &&
-                       std::filesystem::is_regular_file(value, error);
+  const bool can_be_path = value.size() < 4096 && value.find('\0') == std::string::npos;
+  const std::filesystem::file_type type =
+      can_be_path ? std::filesystem::status(value, error).type() : std::filesystem::file_type::none;
+  const bool is_file = type == std::filesystem::file_type::regular ||
+                       type == std::filesystem::file_type::fifo ||
+                       type == std::filesystem::file_type::character;
   if (!is_file) return SpecSource{value, "spec"};
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> stream(std::fopen(value.c_str(), "rb"),
                                                                &std::fclose);
@@ -58,21 +62,37 @@ Outcome<SpecSource> read_spec(const std::string& value) {
   return SpecSource{std::move(text), value};
 }
 
+namespace {
+
+CommandFailure spec_failure(std::string message, const SpecSource& source,
+                            const std::vector<Diagnostic>& diagnostics) {
+  CommandFailure failure = usage_failure(std::move(message));
+  failure.argument = "--spec";
+  for (const Diagnostic& diagnostic : diagnostics) {
+    failure.positions.push_back(
+        {source.name, diagnostic.line, diagnostic.column, diagnostic.message});
+  }
+  return failure;
+}
+
+}  // namespace
+
 Outcome<MaskExpr> parse_spec(const SpecSource& source) {
   std::vector<Diagnostic> diagnostics;
   MaskExpr expr = parse_mask(source.text, diagnostics);
   if (diagnostics.empty()) return expr;
   if (source.name == "spec" && looks_like_path(source.text)) {
     diagnostics.resize(1);
-    return usage_failure(fmt::format("there is no file '{0}', and '{0}' is no specification\n{1}",
-                                     source.text,
-                                     format_diagnostics(source.text, source.name, diagnostics)));
+    return spec_failure(
+        fmt::format("there is no file '{0}', and '{0}' is no specification\n{1}", source.text,
+                    format_diagnostics(source.text, source.name, diagnostics)),
+        source, diagnostics);
   }
   std::string message = fmt::format(
       "the specification has {}\n",
       diagnostics.size() == 1 ? "an error" : fmt::format("{} errors", diagnostics.size()));
   message += format_diagnostics(source.text, source.name, diagnostics);
-  return usage_failure(std::move(message));
+  return spec_failure(std::move(message), source, diagnostics);
 }
 
 OptionSpec table_option() {
@@ -86,6 +106,13 @@ OptionSpec table_option() {
               "NAME=zoh(values=FILE.h5:/DATASET, dt_proj=.., a_coef=.., mode=exp or log).",
           .is_repeatable = true,
           .takes_file = true};
+}
+
+OptionSpec cast_option() {
+  return {.name = "cast",
+          .help =
+              "Take floating datasets as tables: whole numbers as integers, scores of topk as "
+              "float32. A value that changes by that is an error."};
 }
 
 }  // namespace fdma::maskc

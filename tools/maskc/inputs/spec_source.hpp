@@ -39,9 +39,14 @@ struct OwnedTables {
 /// specification writes @name alone. It is a list of one entry where the specification indexes
 /// @name or passes it to a named mask by keyword (lengths=@name). A trailing comma always makes a
 /// list. Failures: usage, file.
-Outcome<OwnedTables> read_tables(const std::vector<std::string>& arguments, const MaskExpr& expr);
+///
+/// `casts`: floating datasets are taken where their values are exactly whole numbers, or exactly
+/// float32 for the scores of topk.
+Outcome<OwnedTables> read_tables(const std::vector<std::string>& arguments, const MaskExpr& expr,
+                                 bool casts);
 
-/// The --table option.
+/// The --table option, and --cast.
 OptionSpec table_option();
+OptionSpec cast_option();
 
 }  // namespace fdma::maskc

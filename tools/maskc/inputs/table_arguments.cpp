@@ -7,6 +7,8 @@
 #include <string_view>
 
 #include "cli/file_reading.hpp"
+#include "fdma/io/array_file.hpp"
+#include "inputs/file_listing.hpp"
 #include "inputs/mask_operand.hpp"
 #include "inputs/spec_source.hpp"
 #include "inputs/zoh_table.hpp"
@@ -38,7 +40,7 @@ struct Entry {
 std::optional<Entry> parse_entry(std::string_view word) {
   if (word == "true") return Entry{1, true};
   if (word == "false") return Entry{0, true};
-  const auto value = parse_integer(word);
+  const auto value = parse_count(word);
   if (!value) return {};
   return Entry{*value, false};
 }
@@ -131,8 +133,16 @@ bool is_inline(std::string_view value) {
          value.find_first_not_of("+-0123456789,; ") == std::string_view::npos;
 }
 
+bool is_scores_of_topk(const MaskExpr& expr, std::string_view name) {
+  return std::any_of(expr.nodes().begin(), expr.nodes().end(), [&](const ExprNode& node) {
+    if (node.op != ExprOp::named || node.symbol != "topk" || node.children.empty()) return false;
+    const ExprNode& scores = expr.node(node.children.front());
+    return scores.op == ExprOp::table && scores.symbol == name;
+  });
+}
+
 Outcome<OwnedTable> read_one(const std::string& name, const std::string& value,
-                             const MaskExpr& expr) {
+                             const MaskExpr& expr, bool casts) {
   if (is_zoh_call(value)) return zoh_table(name, value);
   if (is_inline(value)) {
     FDMA_TRY(const InlineTable table, parse_inline(name, value));
@@ -142,15 +152,23 @@ Outcome<OwnedTable> read_one(const std::string& name, const std::string& value,
     }
     return make_owned(table, rank);
   }
-  const MaskAddress address = parse_address(value);
+  MaskAddress address = parse_address(value);
+  if (address.inner.empty() && is_array_file(address.file)) address.inner = "/";
   if (address.inner.empty() || address.file.empty()) {
     return usage_failure(
-        fmt::format("--table {}: expected FILE.h5:/DATASET, or entries such as 0,1,127; got '{}'",
-                    name, value));
+        fmt::format("--table {}: expected FILE.h5:/DATASET, or entries such as 0,1,127; got '{}'{}",
+                    name, value, file_listing(address.file, {}, Wanted::table)));
   }
-  Result<OwnedTable> table = read_table_file(address.file, address.inner);
-  if (!table)
-    return Error{table.error().code, fmt::format("--table {}: {}", name, table.error().message)};
+  const TableCast cast = !casts                          ? TableCast::none
+                         : is_scores_of_topk(expr, name) ? TableCast::scores
+                                                         : TableCast::numbers;
+  Result<OwnedTable> table = read_table_file(address.file, address.inner, cast);
+  if (!table) {
+    const std::string dataset = (address.inner.starts_with('/') ? "" : "/") + address.inner;
+    Error error = with_listing(table.error(), address.file, dataset, Wanted::table);
+    error.message.insert(0, fmt::format("--table {}: ", name));
+    return error;
+  }
   return *std::move(table);
 }
 
@@ -162,7 +180,8 @@ Tables OwnedTables::views() const {
   return tables;
 }
 
-Outcome<OwnedTables> read_tables(const std::vector<std::string>& arguments, const MaskExpr& expr) {
+Outcome<OwnedTables> read_tables(const std::vector<std::string>& arguments, const MaskExpr& expr,
+                                 bool casts) {
   const std::vector<std::string> wanted = table_names(expr);
   OwnedTables tables;
   for (const std::string& argument : arguments) {
@@ -181,7 +200,7 @@ Outcome<OwnedTables> read_tables(const std::vector<std::string>& arguments, cons
           fmt::format("--table {}: the specification mentions no table @{}{}", name, name,
                       wanted.empty() ? "" : fmt::format("; it has @{}", fmt::join(wanted, ", @"))));
     }
-    FDMA_TRY(OwnedTable table, read_one(name, argument.substr(equals + 1), expr));
+    FDMA_TRY(OwnedTable table, read_one(name, argument.substr(equals + 1), expr, casts));
     tables.owned.emplace(std::move(name), std::move(table));
   }
   std::vector<std::string> missing;

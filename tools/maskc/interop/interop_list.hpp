@@ -3,6 +3,7 @@
 // layout.
 FDMA_INTEROP(bsr)
 FDMA_INTEROP(cu_seqlens)
+FDMA_INTEROP(dense)
 FDMA_INTEROP(flash_mask)
 FDMA_INTEROP(flex)
 FDMA_INTEROP(hf_mask)

@@ -12,6 +12,7 @@
 #include "cli/json_output.hpp"
 #include "cli/progress.hpp"
 #include "fdma/formats/mask_image.hpp"
+#include "pictures/axis_ticks.hpp"
 #include "pictures/outline_tracer.hpp"
 #include "pictures/picture_colours.hpp"
 
@@ -23,6 +24,8 @@ constexpr int kPartialShade = 1;
 constexpr int kNumAreaShades = 8;
 constexpr std::int32_t kMinSide = 16;
 constexpr std::int32_t kLegendHeight = 28;
+constexpr std::int32_t kLineHeight = 18;
+constexpr std::int32_t kTick = 4;
 constexpr std::int32_t kSwatch = 14;
 
 struct LegendEntry {
@@ -219,6 +222,37 @@ std::string legend_elements(const std::vector<LegendEntry>& legend, std::int32_t
   return out + "</g>\n";
 }
 
+// The title and the numbers of both axes.
+std::string frame_elements(const PictureFrame& frame, std::int32_t left, std::int32_t top,
+                           std::int32_t width, std::int32_t height) {
+  if (frame.title.empty() && !frame.has_axes) return {};
+  std::string out =
+      fmt::format("<g font-family=\"sans-serif\" font-size=\"12\" fill=\"{}\">\n", hex(kInk));
+  if (!frame.title.empty()) {
+    out += fmt::format("<text x=\"4\" y=\"13\">{}</text>\n", markup_text(frame.title));
+  }
+  if (frame.has_axes) {
+    const std::int64_t num_keys = frame.keys.end - frame.keys.begin;
+    const std::int64_t num_rows = frame.rows.end - frame.rows.begin;
+    const std::int32_t room = words_width(fmt::format("{}", frame.keys.end)) + 12;
+    for (const std::int64_t tick : axis_ticks(num_keys, width / room)) {
+      const std::int64_t x = left + tick * width / num_keys;
+      out += fmt::format(
+          "<rect x=\"{0}\" y=\"{1}\" width=\"1\" height=\"{2}\"/><text x=\"{0}\" y=\"{3}\">{4}"
+          "</text>\n",
+          x, top - kTick, kTick, top - kTick - 3, frame.keys.begin + tick);
+    }
+    for (const std::int64_t tick : axis_ticks(num_rows, height / (2 * kLineHeight))) {
+      const std::int64_t y = top + tick * height / num_rows;
+      out += fmt::format(
+          "<rect x=\"{0}\" y=\"{1}\" width=\"{2}\" height=\"1\"/><text x=\"{3}\" y=\"{4}\" "
+          "text-anchor=\"end\">{5}</text>\n",
+          left - kTick, y, kTick, left - kTick - 2, y + 9, frame.rows.begin + tick);
+    }
+  }
+  return out + "</g>\n";
+}
+
 }  // namespace
 
 std::string_view to_string(PictureDetail detail) {
@@ -248,9 +282,15 @@ SvgPicture draw_svg(const SegmentMask& mask, const SvgOptions& options, Progress
   const std::int32_t mask_width = side(mask.kv_len);
   const std::int32_t mask_height = side(mask.q_len);
   SvgPicture picture;
-  picture.width =
-      options.has_legend ? std::max(mask_width, legend_width(layers.legend)) : mask_width;
-  picture.height = mask_height + (options.has_legend ? kLegendHeight : 0);
+  const PictureFrame& frame = options.frame;
+  const std::int32_t left =
+      frame.has_axes ? words_width(fmt::format("{}", frame.rows.end)) + 2 * kTick : 0;
+  const std::int32_t top =
+      (frame.title.empty() ? 0 : kLineHeight) + (frame.has_axes ? kLineHeight + kTick : 0);
+  picture.width = left + mask_width;
+  if (frame.has_legend) picture.width = std::max(picture.width, legend_width(layers.legend));
+  if (!frame.title.empty()) picture.width = std::max(picture.width, words_width(frame.title) + 8);
+  picture.height = top + mask_height + (frame.has_legend ? kLegendHeight : 0);
   picture.detail = layers.detail;
   picture.cells_per_square_q = layers.square_q;
   picture.cells_per_square_kv = layers.square_kv;
@@ -263,17 +303,18 @@ SvgPicture draw_svg(const SegmentMask& mask, const SvgOptions& options, Progress
       "viewBox=\"0 0 {0} {1}\" role=\"img\" aria-labelledby=\"title desc\">\n"
       "<title id=\"title\">{2}</title>\n<desc id=\"desc\">{3} {4}</desc>\n"
       "<rect width=\"{0}\" height=\"{1}\" fill=\"{5}\"/>\n"
-      "<svg width=\"{6}\" height=\"{7}\" viewBox=\"0 0 {8} {9}\" preserveAspectRatio=\"none\" "
+      "<svg{11} width=\"{6}\" height=\"{7}\" viewBox=\"0 0 {8} {9}\" preserveAspectRatio=\"none\" "
       "shape-rendering=\"crispEdges\">\n"
       "<rect width=\"{8}\" height=\"{9}\" fill=\"{10}\"/>\n",
       picture.width, picture.height, markup_text(options.title), markup_text(options.description),
-      layers.note, hex(kPaper), mask_width, mask_height, mask.kv_len, mask.q_len,
-      hex(kEmptyColour));
+      layers.note, hex(kPaper), mask_width, mask_height, mask.kv_len, mask.q_len, hex(kEmptyColour),
+      left + top > 0 ? fmt::format(" x=\"{}\" y=\"{}\"", left, top) : "");
   for (const auto& [colour, path] : layers.paths) {
     text += fmt::format("<path fill=\"{}\" d=\"{}\"/>\n", hex(colour), path);
   }
   text += "</svg>\n";
-  if (options.has_legend) text += legend_elements(layers.legend, mask_height);
+  text += frame_elements(frame, left, top, mask_width, mask_height);
+  if (frame.has_legend) text += legend_elements(layers.legend, top + mask_height);
   text += "</svg>\n";
   return picture;
 }

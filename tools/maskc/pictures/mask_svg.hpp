@@ -5,6 +5,7 @@
 #include <string>
 
 #include "fdma/formats/segment_mask.hpp"
+#include "pictures/picture_frame.hpp"
 
 namespace fdma::maskc {
 
@@ -16,7 +17,7 @@ std::string_view to_string(PictureDetail detail);
 
 struct SvgOptions {
   std::int32_t size = 1024;  ///< longest side of the mask, in pixels
-  bool has_legend = false;
+  PictureFrame frame;
   std::string title;
   std::string description;  ///< a sentence on the level of detail follows it
 };

@@ -97,13 +97,52 @@ bool write_array(std::string& page, const SegmentMask& mask, std::string_view na
   return true;
 }
 
-std::string header_text(const SegmentMask& mask) {
+Json header_of(const SegmentMask& mask) {
   Json header;
   header["q_len"] = mask.q_len;
   header["kv_len"] = mask.kv_len;
   header["block_q"] = mask.block.block_q;
   header["block_kv"] = mask.block.block_kv;
-  return header.dump();
+  return header;
+}
+
+// JSON inside a script element: no '<', which could end it.
+std::string header_text(const SegmentMask& mask, const ViewerChoice* choice) {
+  Json header = header_of(mask);
+  if (choice != nullptr) {
+    Json& chosen = header["choice"];
+    chosen["num_heads"] = choice->num_heads;
+    chosen["groups"] = choice->group_of_pair;
+    chosen["masks"] = Json::array();
+    for (const ViewerChoice::Group& group : choice->groups) {
+      Json entry = header_of(group.mask);
+      entry["facts"] = group.facts;
+      chosen["masks"].push_back(std::move(entry));
+    }
+  }
+  std::string text;
+  for (const char c : header.dump(-1, ' ', false, Json::error_handler_t::replace)) {
+    if (c == '<') {
+      text += "\\u003c";
+    } else {
+      text += c;
+    }
+  }
+  return text;
+}
+
+std::string number_field(std::string_view label, std::string_view id, std::int64_t count,
+                         std::int64_t value) {
+  return fmt::format(
+      "<label>{0} <input type=\"number\" id=\"{1}\" min=\"0\" max=\"{2}\" "
+      "value=\"{3}\"{4}></label>\n",
+      label, id, count - 1, value, count == 1 ? " disabled" : "");
+}
+
+std::string choice_fields(const ViewerChoice* choice) {
+  if (choice == nullptr) return {};
+  return number_field("Batch element", "batch", choice->num_batches, choice->chosen.first) +
+         number_field("Head", "head", choice->num_heads, choice->chosen.second);
 }
 
 std::string fact_list(const std::vector<std::pair<std::string, std::string>>& facts) {
@@ -112,6 +151,19 @@ std::string fact_list(const std::vector<std::pair<std::string, std::string>>& fa
     list += fmt::format("<dt>{}</dt><dd>{}</dd>\n", markup_text(name), markup_text(value));
   }
   return list;
+}
+
+// The arrays of every mask of the choice; the ids end in the number of the mask.
+void write_others(std::string& page, const ViewerChoice* choice) {
+  if (choice == nullptr) return;
+  for (std::size_t i = 0; i < choice->groups.size(); ++i) {
+    for (const std::string_view name : {"runs", "segments", "bitmaps", "row_offsets",
+                                        "row_intervals", "column_offsets", "column_intervals"}) {
+      page += fmt::format("<script type=\"text/plain\" id=\"{}-{}\">", name, i);
+      write_array(page, choice->groups[i].mask, name);
+      page += "</script>\n";
+    }
+  }
 }
 
 }  // namespace
@@ -125,8 +177,12 @@ std::int64_t viewer_array_bytes(const SegmentMask& mask) {
          bytes(mask.column_intervals, 8);
 }
 
-Outcome<std::string> viewer_page(const SegmentMask& mask, const ViewerWords& words) {
-  const std::int64_t size = viewer_array_bytes(mask);
+Outcome<std::string> viewer_page(const SegmentMask& mask, const ViewerWords& words,
+                                 const ViewerChoice* choice) {
+  std::int64_t size = viewer_array_bytes(mask);
+  if (choice != nullptr) {
+    for (const ViewerChoice::Group& group : choice->groups) size += viewer_array_bytes(group.mask);
+  }
   if (size > kMaxViewerBytes) {
     return CommandFailure{
         ExitCode::unsupported,
@@ -151,7 +207,11 @@ Outcome<std::string> viewer_page(const SegmentMask& mask, const ViewerWords& wor
     } else if (name == "facts") {
       page += fact_list(words.facts);
     } else if (name == "header") {
-      page += header_text(mask);
+      page += header_text(mask, choice);
+    } else if (name == "choice") {
+      page += choice_fields(choice);
+    } else if (name == "others") {
+      write_others(page, choice);
     } else if (name == "style") {
       page += kViewerStyle;
     } else if (name == "script") {

@@ -7,11 +7,13 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "cli/number_text.hpp"
 #include "cli/progress.hpp"
+#include "fdma/formats/convert.hpp"
 #include "pictures/mask_svg.hpp"
 #include "pictures/mask_viewer.hpp"
 #include "pictures/png_image.hpp"
@@ -39,12 +41,11 @@ Status write_text(const std::string& path, std::string_view text) {
   return Nothing{};
 }
 
-// Names and values of the known facts about the mask.
-std::vector<std::pair<std::string, std::string>> facts_of(const PictureSubject& subject) {
-  const SegmentMask& mask = subject.segments;
+// Names and values of what is known of the cells.
+ViewerFacts facts_of_cells(const SegmentMask& mask) {
   const TileCounts tiles = count_tiles(mask);
   const std::int64_t total = mask.q_len * mask.kv_len;
-  std::vector<std::pair<std::string, std::string>> facts;
+  ViewerFacts facts;
   facts.emplace_back("Query rows", count_text(mask.q_len));
   facts.emplace_back("Keys", count_text(mask.kv_len));
   facts.emplace_back("Block", fmt::format("{} x {}", mask.block.block_q, mask.block.block_kv));
@@ -56,6 +57,12 @@ std::vector<std::pair<std::string, std::string>> facts_of(const PictureSubject& 
       fmt::format(
           "{} of {} ({})", count_text(tiles.allowed_pairs), count_text(total),
           percent_text(static_cast<double>(tiles.allowed_pairs), static_cast<double>(total))));
+  return facts;
+}
+
+// The same with what is known of the mask that the pair belongs to.
+ViewerFacts facts_of(const PictureSubject& subject) {
+  ViewerFacts facts = facts_of_cells(subject.segments);
   if (subject.num_pairs != std::pair<std::int64_t, std::int64_t>{1, 1}) {
     facts.emplace_back("Batch element", fmt::format("{} of {}", subject.pair.first,
                                                     count_text(subject.num_pairs.first)));
@@ -86,12 +93,23 @@ std::string description_of(const PictureSubject& subject) {
   return text;
 }
 
-Outcome<PictureReport> write_png_picture(const std::string& path, const SegmentMask& mask,
+PictureFrame frame_of(const PictureSubject& subject, const PictureOptions& options) {
+  const MaskOrigin& origin = subject.mask.origin;
+  const SegmentMask& mask = subject.segments;
+  return {options.has_legend,
+          options.has_axes,
+          options.title,
+          {origin.q_offset, origin.q_offset + mask.q_len},
+          {origin.kv_offset, origin.kv_offset + mask.kv_len}};
+}
+
+Outcome<PictureReport> write_png_picture(const std::string& path, const PictureSubject& subject,
                                          const PictureOptions& options) {
+  const SegmentMask& mask = subject.segments;
   const MaskImage image = image_frame(mask, options.size);
   const std::int32_t longest = std::max(image.width, image.height);
   const std::int32_t scale = std::clamp<std::int32_t>(options.size / longest, 1, 16);
-  FDMA_TRY(PngWriter picture, PngWriter::create(path, image, scale, options.has_legend));
+  FDMA_TRY(PngWriter picture, PngWriter::create(path, image, scale, frame_of(subject, options)));
   {
     Progress progress("rendering", "tile rows", options.quiet);
     rasterize_rows(
@@ -121,7 +139,8 @@ Outcome<PictureReport> write_svg_picture(const std::string& path, const PictureS
   Progress progress("rendering", "tile rows", options.quiet);
   const SvgPicture picture = draw_svg(
       subject.segments,
-      {options.size, options.has_legend, title_of(subject), description_of(subject)}, progress);
+      {options.size, frame_of(subject, options), title_of(subject), description_of(subject)},
+      progress);
   FDMA_TRY_VOID(write_text(path, picture.text));
   PictureReport report;
   report.members["width"] = picture.width;
@@ -142,10 +161,43 @@ Outcome<PictureReport> write_svg_picture(const std::string& path, const PictureS
   return report;
 }
 
-Outcome<PictureReport> write_page(const std::string& path, const PictureSubject& subject) {
+// All masks of the subject, if there are several and a page may hold them. A crop has one.
+std::optional<ViewerChoice> choice_of(const PictureSubject& subject) {
+  const BlockMask& mask = subject.mask;
+  const std::pair pairs{mask.shape.num_batches, mask.shape.num_heads};
+  if (pairs != subject.num_pairs || mask.num_groups() < 2 ||
+      pairs.first * pairs.second > kMaxViewerPairs) {
+    return std::nullopt;
+  }
+  ViewerChoice choice;
+  choice.num_batches = pairs.first;
+  choice.num_heads = pairs.second;
+  choice.chosen = subject.pair;
+  for (std::int64_t b = 0; b < pairs.first; ++b) {
+    for (std::int64_t h = 0; h < pairs.second; ++h) {
+      choice.group_of_pair.push_back(mask.group(b, h));
+    }
+  }
+  std::int64_t bytes = viewer_array_bytes(subject.segments);
+  for (std::int64_t group = 0; group < mask.num_groups(); ++group) {
+    SegmentMask segments = segment_of_group(mask, group, mask.block);
+    if (segments.q_len == 0 || segments.kv_len == 0) return std::nullopt;
+    bytes += viewer_array_bytes(segments);
+    if (bytes > kMaxViewerBytes) return std::nullopt;
+    ViewerFacts facts = facts_of_cells(segments);
+    choice.groups.push_back({std::move(segments), std::move(facts)});
+  }
+  return choice;
+}
+
+Outcome<PictureReport> write_page(const std::string& path, const PictureSubject& subject,
+                                  const PictureOptions& options) {
+  const std::optional<ViewerChoice> choice = choice_of(subject);
   FDMA_TRY(const std::string page,
            viewer_page(subject.segments,
-                       {title_of(subject), description_of(subject), facts_of(subject)}));
+                       {options.title.empty() ? title_of(subject) : options.title,
+                        description_of(subject), facts_of(subject)},
+                       choice ? &*choice : nullptr));
   FDMA_TRY_VOID(write_text(path, page));
   PictureReport report;
   report.members["bytes"] = page.size();
@@ -190,11 +242,11 @@ Outcome<PictureReport> write_picture(PictureKind kind, const std::string& path,
   }
   switch (kind) {
     case PictureKind::png:
-      return write_png_picture(path, mask, options);
+      return write_png_picture(path, subject, options);
     case PictureKind::svg:
       return write_svg_picture(path, subject, options);
     case PictureKind::html:
-      return write_page(path, subject);
+      return write_page(path, subject, options);
   }
   return CommandFailure{ExitCode::internal, "render: unknown kind of picture"};
 }

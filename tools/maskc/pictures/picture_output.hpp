@@ -29,6 +29,8 @@ struct PictureSubject {
 struct PictureOptions {
   std::int32_t size = 1024;
   bool has_legend = false;
+  bool has_axes = false;
+  std::string title;  ///< a line above the picture; of a page, its heading
   bool quiet = false;
 };
 

@@ -18,7 +18,9 @@
 #include <utility>
 #include <vector>
 
+#include "pictures/axis_ticks.hpp"
 #include "pictures/picture_colours.hpp"
+#include "pictures/pixel_font.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -47,22 +49,14 @@ Colour colour_of(PixelKind kind, float density) {
   return kEmptyColour;
 }
 
-// Letters of the legend, five columns of seven rows; bit 0 of a column is its top.
-struct Glyph {
-  char letter;
-  std::array<std::uint8_t, 5> columns;
-};
-constexpr Glyph kGlyphs[] = {
-    {'a', {0x20, 0x54, 0x54, 0x54, 0x78}}, {'e', {0x38, 0x54, 0x54, 0x54, 0x18}},
-    {'f', {0x08, 0x7e, 0x09, 0x01, 0x02}}, {'i', {0x00, 0x44, 0x7d, 0x40, 0x00}},
-    {'l', {0x00, 0x41, 0x7f, 0x40, 0x00}}, {'m', {0x7c, 0x04, 0x18, 0x04, 0x78}},
-    {'p', {0x7c, 0x14, 0x14, 0x14, 0x08}}, {'r', {0x7c, 0x08, 0x04, 0x04, 0x08}},
-    {'t', {0x04, 0x3f, 0x44, 0x40, 0x20}}, {'u', {0x3c, 0x40, 0x40, 0x20, 0x7c}},
-    {'y', {0x0c, 0x50, 0x50, 0x50, 0x3c}},
-};
-constexpr std::int32_t kGlyphPitch = 6;
+// Lengths of the frame in pixels of letters of scale 1.
+constexpr std::int32_t kMargin = 2;
+constexpr std::int32_t kLineHeight = kLetterHeight + 4;
 constexpr std::int32_t kLegendHeight = 15;
 constexpr std::int32_t kSwatch = 11;
+constexpr std::int32_t kTick = 3;
+/// Pixels of a picture for each step of the letters' scale.
+constexpr std::int32_t kPixelsPerScale = 512;
 
 void put(RgbImage& image, std::int32_t x, std::int32_t y, const Colour& colour) {
   if (x < 0 || x >= image.width || y < 0 || y >= image.height) return;
@@ -71,45 +65,108 @@ void put(RgbImage& image, std::int32_t x, std::int32_t y, const Colour& colour) 
   std::copy(colour.begin(), colour.end(), image.rgb.begin() + static_cast<std::ptrdiff_t>(at));
 }
 
-std::int32_t write_word(RgbImage& image, std::int32_t x, std::int32_t y, std::string_view word) {
-  for (char letter : word) {
-    for (const Glyph& glyph : kGlyphs) {
-      if (glyph.letter != letter) continue;
-      for (std::int32_t column = 0; column < 5; ++column) {
-        for (std::int32_t row = 0; row < 7; ++row) {
-          if ((glyph.columns[static_cast<std::size_t>(column)] >> row & 1) != 0) {
-            put(image, x + column, y + row, kInk);
-          }
-        }
-      }
+void fill(RgbImage& image, std::int32_t x, std::int32_t y, std::int32_t width, std::int32_t height,
+          const Colour& colour) {
+  for (std::int32_t j = 0; j < height; ++j) {
+    for (std::int32_t i = 0; i < width; ++i) put(image, x + i, y + j, colour);
+  }
+}
+
+// A text whose upper left corner is (x, y).
+void write_text(RgbImage& image, std::int32_t x, std::int32_t y, std::int32_t scale,
+                std::string_view text) {
+  draw_text(text, [&](std::int32_t column, std::int32_t row) {
+    fill(image, x + column * scale, y + row * scale, scale, scale, kInk);
+  });
+}
+
+/// One entry of the legend.
+struct LegendEntry {
+  PixelKind kind;
+  std::int32_t num_swatches;
+  std::string_view word;
+};
+constexpr LegendEntry kLegend[] = {{PixelKind::full, 1, "full"},
+                                   {PixelKind::partial, 3, "partial"},
+                                   {PixelKind::empty, 1, "empty"}};
+
+void draw_legend(RgbImage& image, std::int32_t scale) {
+  std::int32_t x = kMargin * scale;
+  const std::int32_t y = kMargin * scale;
+  for (const LegendEntry& entry : kLegend) {
+    const std::int32_t width = entry.num_swatches * kSwatch * scale;
+    for (std::int32_t i = 0; i < width; ++i) {
+      const float density = static_cast<float>(i) / static_cast<float>(std::max(width - 1, 1));
+      fill(image, x + i, y, 1, kSwatch * scale, colour_of(entry.kind, density));
     }
-    x += kGlyphPitch;
+    x += width + 3 * scale;
+    write_text(image, x, y + 2 * scale, scale, entry.word);
+    x += (text_width(entry.word) + 6) * scale;
   }
-  return x;
 }
 
-std::int32_t fill_swatch(RgbImage& image, std::int32_t x, std::int32_t y, std::int32_t width,
-                         PixelKind kind) {
-  for (std::int32_t i = 0; i < width; ++i) {
-    const float density = static_cast<float>(i) / static_cast<float>(std::max(width - 1, 1));
-    for (std::int32_t j = 0; j < kSwatch; ++j) put(image, x + i, y + j, colour_of(kind, density));
+std::int32_t legend_width(std::int32_t scale) {
+  std::int32_t width = kMargin;
+  for (const LegendEntry& entry : kLegend) {
+    width += entry.num_swatches * kSwatch + 9 + text_width(entry.word);
   }
-  return x + width;
+  return width * scale;
 }
 
-void draw_legend(RgbImage& image) {
-  std::int32_t x = 2;
-  constexpr std::int32_t y = 2;
-  const auto entry = [&](PixelKind kind, std::int32_t width, std::string_view word) {
-    x = fill_swatch(image, x, y, width, kind) + 3;
-    x = write_word(image, x, y + 2, word) + 6;
-  };
-  entry(PixelKind::full, kSwatch, "full");
-  entry(PixelKind::partial, 3 * kSwatch, "partial");
-  entry(PixelKind::empty, kSwatch, "empty");
+// The frame's measures, and its two images that hold the axes and the title.
+struct Surroundings {
+  std::int32_t scale = 1;  // of the letters
+  RgbImage top;            // title and numbers of keys, as wide as the picture
+  RgbImage left;           // numbers of query rows, as high as the mask
+};
+
+// Numbers of an axis with the place of each, in pixels of the mask.
+std::vector<std::pair<std::string, std::int32_t>> labels_of(const Interval64& range,
+                                                            std::int64_t cells_per_pixel,
+                                                            std::int32_t pixel_scale,
+                                                            std::int64_t most) {
+  std::vector<std::pair<std::string, std::int32_t>> labels;
+  for (const std::int64_t tick : axis_ticks(range.end - range.begin, most)) {
+    labels.emplace_back(fmt::format("{}", range.begin + tick),
+                        static_cast<std::int32_t>(tick / cells_per_pixel * pixel_scale));
+  }
+  return labels;
 }
 
-constexpr std::int32_t kLegendWidth = 2 + 5 * kSwatch + 3 * 9 + 16 * kGlyphPitch;
+Surroundings surroundings_of(const MaskImage& image, std::int32_t pixel_scale,
+                             const PictureFrame& frame) {
+  const std::int32_t width = image.width * pixel_scale, height = image.height * pixel_scale;
+  Surroundings around;
+  around.scale = std::max(1, std::max(width, height) / kPixelsPerScale);
+  const std::int32_t letters = around.scale;
+  std::int32_t left = 0, top = frame.title.empty() ? 0 : kLineHeight * letters;
+  if (frame.has_axes) {
+    left = (text_width(fmt::format("{}", frame.rows.end)) + kMargin + kTick) * letters;
+    top += (kLineHeight + kTick) * letters;
+  }
+  std::int32_t whole = left + width;
+  if (frame.has_legend) whole = std::max(whole, legend_width(letters));
+  whole = std::max(whole, (text_width(frame.title) + 2 * kMargin) * letters);
+  around.top = blank(whole, top);
+  around.left = blank(left, height);
+  write_text(around.top, kMargin * letters, kMargin * letters, letters, frame.title);
+  if (!frame.has_axes) return around;
+  const std::int32_t room =
+      (text_width(fmt::format("{}", frame.keys.end)) + kLetterPitch) * letters;
+  for (const auto& [label, at] :
+       labels_of(frame.keys, image.cells_per_pixel_kv, pixel_scale, width / room)) {
+    fill(around.top, left + at, top - kTick * letters, letters, kTick * letters, kInk);
+    write_text(around.top, left + at, top - (kTick + kLineHeight - kMargin) * letters, letters,
+               label);
+  }
+  for (const auto& [label, at] : labels_of(frame.rows, image.cells_per_pixel_q, pixel_scale,
+                                           height / (2 * kLineHeight * letters))) {
+    fill(around.left, left - kTick * letters, at, kTick * letters, letters, kInk);
+    write_text(around.left, left - (kTick + 1) * letters - text_width(label) * letters, at, letters,
+               label);
+  }
+  return around;
+}
 
 // Keeps a message of libpng. The text lives longer than the jump.
 void keep_message(png_structp png, png_const_charp message) {
@@ -134,7 +191,9 @@ struct PngWriter::State {
   std::int32_t scale = 1;
   bool has_legend = false;
   std::int32_t height = 0;
-  RgbImage row;  // one row of the picture
+  Surroundings around;
+  std::int32_t next_row = 0;  // of the mask's pixels
+  RgbImage row;               // one row of the picture
   std::FILE* file = nullptr;
   png_structp png = nullptr;
   png_infop info = nullptr;
@@ -178,15 +237,17 @@ PngWriter::~PngWriter() = default;
 std::int32_t PngWriter::width() const { return state_->row.width; }
 std::int32_t PngWriter::height() const { return state_->height; }
 
-Outcome<PngWriter> PngWriter::create(const std::string& path, const MaskImage& frame,
-                                     std::int32_t scale, bool with_legend) {
+Outcome<PngWriter> PngWriter::create(const std::string& path, const MaskImage& image,
+                                     std::int32_t scale, const PictureFrame& frame) {
   auto state = std::make_unique<State>();
   State& s = *state;
   s.path = path;
   s.scale = scale;
-  s.has_legend = with_legend;
-  s.row = blank(with_legend ? std::max(frame.width * scale, kLegendWidth) : frame.width * scale, 1);
-  s.height = frame.height * scale + (with_legend ? kLegendHeight : 0);
+  s.has_legend = frame.has_legend;
+  s.around = surroundings_of(image, scale, frame);
+  s.row = blank(s.around.top.width, 1);
+  s.height = s.around.top.height + image.height * scale +
+             (frame.has_legend ? kLegendHeight * s.around.scale : 0);
   s.file = std::fopen(path.c_str(), "wb");
   if (s.file == nullptr) {
     s.error_number = errno;
@@ -203,6 +264,7 @@ Outcome<PngWriter> PngWriter::create(const std::string& path, const MaskImage& f
     png_set_sRGB(s.png, s.info, PNG_sRGB_INTENT_PERCEPTUAL);
     png_write_info(s.png, s.info);
   });
+  s.write(s.around.top);
   if (s.has_failed) return s.failure();
   return PngWriter(std::move(state));
 }
@@ -212,17 +274,23 @@ void PngWriter::add(std::span<const PixelKind> kinds, std::span<const float> den
   for (std::size_t x = 0; x < kinds.size(); ++x) {
     const Colour colour = colour_of(kinds[x], densities[x]);
     for (std::int32_t i = 0; i < s.scale; ++i) {
-      put(s.row, static_cast<std::int32_t>(x) * s.scale + i, 0, colour);
+      put(s.row, s.around.left.width + static_cast<std::int32_t>(x) * s.scale + i, 0, colour);
     }
   }
-  for (std::int32_t i = 0; i < s.scale; ++i) s.write(s.row);
+  const std::size_t margin = 3 * static_cast<std::size_t>(s.around.left.width);
+  for (std::int32_t i = 0; i < s.scale; ++i, ++s.next_row) {
+    const std::uint8_t* left =
+        s.around.left.rgb.data() + static_cast<std::size_t>(s.next_row) * margin;
+    std::copy(left, left + margin, s.row.rgb.begin());
+    s.write(s.row);
+  }
 }
 
 Status PngWriter::finish() {
   State& s = *state_;
   if (s.has_legend) {
-    RgbImage legend = blank(s.row.width, kLegendHeight);
-    draw_legend(legend);
+    RgbImage legend = blank(s.row.width, kLegendHeight * s.around.scale);
+    draw_legend(legend, s.around.scale);
     s.write(legend);
   }
   s.run([&] { png_write_end(s.png, s.info); });

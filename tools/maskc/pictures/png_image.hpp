@@ -8,21 +8,22 @@
 
 #include "cli/outcome.hpp"
 #include "fdma/formats/mask_image.hpp"
+#include "pictures/picture_frame.hpp"
 
 namespace fdma::maskc {
 
 /// A PNG file in 8-bit RGB, written row by row. Its memory is that of a few rows, independent of
 /// the size of the picture.
 ///
-/// Example     FDMA_TRY(PngWriter png, PngWriter::create(path, frame, scale, with_legend));
+/// Example     FDMA_TRY(PngWriter png, PngWriter::create(path, image, scale, frame));
 ///             rasterize_rows(.., [&](.., kinds, densities) { png.add(kinds, densities); });
 ///             FDMA_TRY_VOID(png.finish());
 class PngWriter {
  public:
-  /// Each pixel of `frame` becomes a square of `scale` x `scale`; with_legend adds a strip below
-  /// that names the colours. Failure: file.
-  static Outcome<PngWriter> create(const std::string& path, const MaskImage& frame,
-                                   std::int32_t scale, bool with_legend);
+  /// Each pixel of `image` becomes a square of `scale` x `scale`. Letters grow with the picture.
+  /// Failure: file.
+  static Outcome<PngWriter> create(const std::string& path, const MaskImage& image,
+                                   std::int32_t scale, const PictureFrame& frame);
   PngWriter(PngWriter&&) noexcept;
   PngWriter& operator=(PngWriter&&) noexcept;
   ~PngWriter();

@@ -13,6 +13,7 @@
 #include "cli/number_text.hpp"
 #include "fdma/base/memory.hpp"
 #include "fdma/kernels/backends.hpp"
+#include "fdma/kernels/device_profile.hpp"
 #include "run/element_values.hpp"
 #include "run/parallel_rows.hpp"
 
@@ -20,12 +21,6 @@ namespace fdma::maskc {
 namespace {
 
 constexpr std::int64_t kMaxHeads = std::int64_t{1} << 20;
-constexpr std::string_view kDtypes[] = {"float32", "float16", "bfloat16"};
-
-DType dtype_named(std::string_view name) {
-  if (name == kDtypes[1]) return DType::float16;
-  return name == kDtypes[2] ? DType::bfloat16 : DType::float32;
-}
 
 TensorSpec four(DType dtype, TensorLayout layout, std::int64_t batch, std::int64_t len,
                 std::int64_t heads, std::int64_t dim) {
@@ -163,6 +158,10 @@ AttentionTensors AttentionMemory::tensors(const AttentionProblem& problem) {
   return all;
 }
 
+std::vector<std::string_view> dtype_choices() {
+  return {"float32", "float16", "bfloat16", "fp32", "fp16", "bf16"};
+}
+
 std::vector<OptionSpec> random_options() {
   return {
       {.name = "batch",
@@ -183,7 +182,7 @@ std::vector<OptionSpec> random_options() {
       {.name = "dtype",
        .value = "DTYPE",
        .help = "Their element type (default float32).",
-       .choices = {kDtypes[0], kDtypes[1], kDtypes[2]}},
+       .choices = dtype_choices()},
       {.name = "seed",
        .value = "N",
        .help = "Where random numbers start (default 0); equal seeds give equal tensors."},
@@ -300,7 +299,7 @@ Outcome<AttentionProblem> random_problem(const Arguments& arguments, const MaskS
   shape.heads_kv = static_cast<std::int32_t>(heads_kv);
   shape.head_dim = static_cast<std::int32_t>(head_dim);
   shape.head_dim_v = static_cast<std::int32_t>(head_dim_v);
-  const DType dtype = dtype_named(arguments.find("dtype").value_or(""));
+  FDMA_TRY(const DType dtype, parse_attention_dtype(arguments.find("dtype").value_or("float32")));
   shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = dtype;
   return problem;
 }

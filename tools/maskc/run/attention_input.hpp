@@ -41,6 +41,8 @@ struct AttentionMemory {
   AttentionTensors tensors(const AttentionProblem& problem);
 };
 
+/// The words that name an element type of attention.
+std::vector<std::string_view> dtype_choices();
 /// --batch, --heads, --heads-kv, --head-dim, --head-dim-v, --dtype and --seed, for random tensors.
 std::vector<OptionSpec> random_options();
 /// Failure: usage, if one of random_options() was given.

@@ -45,8 +45,7 @@ function parseRange(text, arrays) {
 
 class MaskViewer {
   constructor(arrays) {
-    this.arrays = arrays;
-    this.levels = zoomLevels(arrays);
+    this.take(arrays);
     this.canvas = document.getElementById("picture");
     this.overlay = document.getElementById("overlay");
     this.field = document.getElementById("range");
@@ -60,6 +59,22 @@ class MaskViewer {
     this.listen();
     this.resize();
     this.showFragment();
+  }
+
+  take(arrays) {
+    this.arrays = arrays;
+    this.levels = zoomLevels(arrays);
+  }
+
+  // Shows another mask: the same part of it if it has the same lengths, else the whole.
+  replace(arrays) {
+    const { qLen, kvLen } = this.arrays;
+    const middle = this.positionOf(...this.centre());
+    this.take(arrays);
+    this.painter = new MaskPainter(arrays, this.colours());
+    if (arrays.qLen === qLen && arrays.kvLen === kvLen) this.place(this.level, ...middle, ...this.centre());
+    else this.showAll();
+    this.paint(null);
   }
 
   colours() {
@@ -364,6 +379,26 @@ class MaskViewer {
   }
 }
 
-const maskViewer = new MaskViewer(new MaskArrays(
-  JSON.parse(document.getElementById("header").textContent),
-  (name) => document.getElementById(name).textContent));
+// The arrays of a mask, whose elements have ids that end in `suffix`.
+function arraysOf(header, suffix) {
+  return new MaskArrays(header, (name) => document.getElementById(name + suffix).textContent);
+}
+
+// Shows the mask of the batch element and the head that the fields name.
+function listenToChoice(viewer, choice) {
+  const [batch, head] = ["batch", "head"].map((id) => document.getElementById(id));
+  const change = () => {
+    if (!batch.reportValidity() || !head.reportValidity()) return;
+    const group = choice.groups[Number(batch.value) * choice.num_heads + Number(head.value)];
+    const mask = choice.masks[group];
+    viewer.replace(arraysOf(mask, `-${group}`));
+    const facts = [...mask.facts, ["Batch element", batch.value], ["Head", head.value]];
+    document.getElementById("facts").replaceChildren(...facts.flatMap(([name, value]) =>
+      [["dt", name], ["dd", value]].map(([tag, text]) => Object.assign(document.createElement(tag), { textContent: text }))));
+  };
+  for (const field of [batch, head]) field.addEventListener("change", change);
+}
+
+const viewerHeader = JSON.parse(document.getElementById("header").textContent);
+const maskViewer = new MaskViewer(arraysOf(viewerHeader, ""));
+if (viewerHeader.choice) listenToChoice(maskViewer, viewerHeader.choice);
