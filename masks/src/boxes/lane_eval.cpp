@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
 
 #include "boxes/row_bits.hpp"
@@ -25,6 +26,16 @@ constexpr std::int64_t kExactDouble = std::int64_t{1} << 51;
 constexpr std::int64_t kWorkBetweenQuestions = std::int64_t{1} << 22;
 /// Evaluations after which the turns of a loop so far predict the cost of the others.
 constexpr std::int64_t kTrialWork = std::int64_t{1} << 24;
+
+// A table that a named mask derives is called "tree(parents=@t) exit". For a message, the user's
+// table "t" and ", in tree(parents=@t)". A table of the user has no owner.
+std::pair<std::string, std::string> table_and_owner(const std::string& name) {
+  const std::size_t at = name.find("=@");
+  const std::size_t close = name.find(')');
+  if (at == std::string::npos || close == std::string::npos) return {name, {}};
+  return {name.substr(at + 2, name.find_first_of(",)", at) - at - 2),
+          fmt::format(", in {}", name.substr(0, close + 1))};
+}
 
 bool is_loop(IrOp op) { return op == IrOp::any_of || op == IrOp::all_of; }
 
@@ -507,9 +518,10 @@ std::string LaneEvaluator::culprit(IrId id) {
       for (int c = 0; c < node.num_children; ++c) {
         const std::int64_t index = child(node, c).values[0];
         if (index >= 0 && index < table.extents[c]) continue;
-        return fmt::format("index {} of table @{} is outside [0, {}){}", index, table.name,
+        const auto [name, owner] = table_and_owner(table.name);
+        return fmt::format("index {} of table @{} is outside [0, {}){}{}", index, name,
                            table.extents[c],
-                           table.rank > 1 ? fmt::format(" in dimension {}", c) : "");
+                           table.rank > 1 ? fmt::format(" in dimension {}", c) : "", owner);
       }
     }
     const std::int64_t a = node.num_children > 0 ? child(node, 0).values[0] : 0;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,7 +32,7 @@ std::size_t sequence_length(std::string_view text) {
   return length == wanted ? wanted : 1;
 }
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kTypographic = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kTypographic = {{
     {"\u2264", "<="},
     {"\u2265", ">="},
     {"\u2260", "!="},
@@ -40,7 +42,71 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kTypograp
     {"\u2212", "-"},
     {"\u00d7", "*"},
     {"\u221e", "inf"},
+    {"\u2229", "&"},
+    {"\u222a", "|"},
+    {"\u2295", "^"},
 }};
+
+// Characters that cannot be seen, by first and last code point.
+struct Invisible {
+  char32_t first, last;
+  std::string_view name;
+  bool is_blank;  // it takes room, so that it was probably meant as a blank
+};
+constexpr Invisible kInvisible[] = {
+    {0x00A0, 0x00A0, "no-break space", true},      {0x00AD, 0x00AD, "soft hyphen", false},
+    {0x1680, 0x1680, "Ogham space", true},         {0x2000, 0x200A, "a wide or narrow space", true},
+    {0x200B, 0x200B, "zero width space", false},   {0x200C, 0x200D, "zero width joiner", false},
+    {0x200E, 0x200F, "direction mark", false},     {0x2028, 0x2029, "line separator", true},
+    {0x202A, 0x202E, "direction mark", false},     {0x202F, 0x202F, "narrow no-break space", true},
+    {0x205F, 0x205F, "mathematical space", true},  {0x2060, 0x2060, "word joiner", false},
+    {0x2066, 0x2069, "direction mark", false},     {0x3000, 0x3000, "ideographic space", true},
+    {0xFE00, 0xFE0F, "variation selector", false}, {0xFEFF, 0xFEFF, "byte order mark", false},
+};
+
+// The code point of the whole UTF-8 sequence at the front of `text`.
+char32_t code_point(std::string_view text) {
+  const std::size_t length = sequence_length(text);
+  const auto lead = static_cast<unsigned char>(text[0]);
+  if (length == 1) return lead;
+  char32_t value = lead & (0x7Fu >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    value = value << 6 | (static_cast<unsigned char>(text[i]) & 0x3Fu);
+  }
+  return value;
+}
+
+const Invisible* find_invisible(char32_t character) {
+  for (const Invisible& known : kInvisible) {
+    if (character >= known.first && character <= known.last) return &known;
+  }
+  return nullptr;
+}
+
+// The decimal form of 8_192, 8k, 1M, 1e6 and 0xff; empty for other words that begin with a digit.
+std::string decimal_form(std::string_view word) {
+  std::string digits;
+  std::size_t i = 0;
+  for (; i < word.size() && (is_digit(word[i]) || word[i] == '_'); ++i) {
+    if (word[i] != '_') digits += word[i];
+  }
+  constexpr std::size_t kMaxDigits = 9;
+  if (digits.size() > kMaxDigits) return {};
+  const std::string_view rest = word.substr(i);
+  const long long number = std::stoll(digits);
+  if (rest.empty()) return digits;
+  if (rest == "k" || rest == "K") return fmt::format("{}", number * 1024);
+  if (rest == "m" || rest == "M") return fmt::format("{}", number * 1024 * 1024);
+  if (rest.size() == 2 && (rest[0] == 'e' || rest[0] == 'E') && is_digit(rest[1])) {
+    return digits + std::string(static_cast<std::size_t>(rest[1] - '0'), '0');
+  }
+  constexpr std::size_t kMaxHexDigits = 8;
+  if (word.starts_with("0x") && word.size() > 2 && word.size() <= 2 + kMaxHexDigits &&
+      word.find_first_not_of("0123456789abcdefABCDEF", 2) == std::string_view::npos) {
+    return fmt::format("{}", std::stoll(std::string(word.substr(2)), nullptr, 16));
+  }
+  return {};
+}
 
 constexpr std::size_t kLongestQuote = 40;
 
@@ -68,6 +134,15 @@ constexpr Sign kOtherSigns[] = {
     {"!", TokenKind::invalid, {}, "negation is written ~ or not"},
     {"&&", TokenKind::invalid, {}, "conjunction is written & or and"},
     {"||", TokenKind::invalid, {}, "disjunction is written | or or"},
+    {"===", TokenKind::invalid, {}, "equality is written =="},
+    {"<>", TokenKind::invalid, {}, "inequality is written !="},
+    {"=<", TokenKind::invalid, {}, "a comparison is written <="},
+    {"=>", TokenKind::invalid, {}, "a comparison is written >=, and an implication ~a | b"},
+    {"->", TokenKind::invalid, {}, "an implication is written ~a | b"},
+    {".",
+     TokenKind::invalid,
+     {},
+     "numbers are integers, and there are no methods: a function is written abs(x)"},
 };
 
 // The operators that have a word.
@@ -168,7 +243,10 @@ Token Lexer::number(std::size_t begin) {
   }
   if (end < text_.size() && is_word_part(text_[end])) {
     while (end < text_.size() && is_word_part(text_[end])) ++end;
-    return make_invalid(begin, end, "a number is written in decimal digits only");
+    const std::string decimal = decimal_form(text_.substr(begin, end - begin));
+    return make_invalid(begin, end,
+                        fmt::format("a number is written in decimal digits only{}{}",
+                                    decimal.empty() ? "" : ": ", decimal));
   }
   return make(TokenKind::number, begin, end);
 }
@@ -232,9 +310,18 @@ Token Lexer::unknown_characters(std::size_t begin) {
   const std::size_t length = sequence_length(text_.substr(begin));
   if (first < 0x20 || first == 0x7F || (first >= 0x80 && length == 1))
     return make_invalid(begin, end, fmt::format("the byte 0x{:02x} means nothing here", first));
+  const char32_t character = code_point(text_.substr(begin));
+  const auto number = static_cast<std::uint32_t>(character);
+  if (const Invisible* invisible = find_invisible(character)) {
+    return make_invalid(
+        begin, begin + length,
+        fmt::format("here is an invisible character, U+{:04X} ({}): {}", number, invisible->name,
+                    invisible->is_blank ? "write a blank" : "take it out"));
+  }
   return make_invalid(
       begin, end,
-      fmt::format("the character '{}' means nothing here", text_.substr(begin, length)));
+      fmt::format("the character '{}'{} means nothing here", text_.substr(begin, length),
+                  length > 1 ? fmt::format(" (U+{:04X})", number) : ""));
 }
 
 std::string describe(const Token& token) {

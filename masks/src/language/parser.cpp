@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "language/foreign_words.hpp"
 #include "language/operators.hpp"
 #include "language/topk_shorthand.hpp"
 
@@ -261,11 +262,28 @@ void Parser::parse_operand() {
     case TokenKind::assign:
       report_syntax("a comparison is written ==, and only arguments and lets have names");
       break;
+    case TokenKind::open_bracket:
+      return skip_list();
     default:
       report_syntax(fmt::format("expected an expression before {}", describe(token_)));
       break;
   }
   push(error_operand(token_.span));
+}
+
+// A list in brackets, which the language does not have, becomes an operand with an error inside.
+void Parser::skip_list() {
+  const bool is_argument = frames_.back().kind == FrameKind::call;
+  report_syntax(list_remedy(is_argument ? arguments_.back().name : std::string_view()));
+  SourceSpan span = token_.span;
+  int depth = 0;
+  do {
+    depth += token_.kind == TokenKind::open_bracket ? 1 : 0;
+    depth -= token_.kind == TokenKind::close_bracket ? 1 : 0;
+    span.end = token_.span.end;
+    advance();
+  } while (depth > 0 && token_.kind != TokenKind::end);
+  push(error_operand(span));
 }
 
 void Parser::push_number(bool is_negative, std::int32_t begin) {
@@ -325,11 +343,25 @@ void Parser::push_table() {
   expects_operand_ = true;
 }
 
+// Reports `lambda b, h, q, k:` or `def f(b, h, q, k): return`, and goes on with what follows.
+void Parser::skip_function_head() {
+  report_syntax(
+      fmt::format("unknown name '{}': {}", token_.text, *remedy_of_foreign_word(token_.text)));
+  while (token_.kind != TokenKind::colon && token_.kind != TokenKind::end) advance();
+  if (token_.kind == TokenKind::colon) advance();
+  if (at_word("return")) advance();
+  if (token_.kind == TokenKind::end) push(error_operand(token_.span));
+}
+
 void Parser::push_word() {
   const Token word = token_;
   if (word.text == "let") {
     report_syntax("let stands before the mask, not inside an expression");
     push(error_operand(word.span));
+    return;
+  }
+  if (word.text == "lambda" || word.text == "def") {
+    skip_function_head();
     return;
   }
   if (word.text == "in") {

@@ -109,6 +109,9 @@ class Parser {
   void parse_operand();
   void push_prefix();
   void push_number(bool is_negative, std::int32_t begin);
+  void skip_list();
+  void skip_function_head();
+  bool is_literal(ExprId id) const;
   void push_table();
   void push_word();
 
@@ -192,6 +195,8 @@ class Parser {
   std::vector<Diagnostic> diagnostics_;
 };
 
+/// How a list is given to the argument `name`, as the end of a message; empty: to no argument.
+std::string list_remedy(std::string_view name);
 /// "a", "a or b", "a, b or c".
 std::string join_alternatives(const std::vector<std::string>& words);
 

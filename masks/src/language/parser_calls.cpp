@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "language/foreign_words.hpp"
 #include "language/parser.hpp"
 
 namespace fdma {
@@ -106,6 +107,17 @@ std::string nearest_foreign_mask(std::string_view name) {
 
 }  // namespace
 
+std::string list_remedy(std::string_view name) {
+  return fmt::format(
+      "a list is a table: write {}@n and give its entries beside the text (fdma-maskc: --table "
+      "n=100,120,80; Python: n=[100, 120, 80])",
+      name.empty() ? "" : fmt::format("{}=", name));
+}
+
+bool Parser::is_literal(ExprId id) const {
+  return nodes_[static_cast<std::size_t>(id)].op == ExprOp::literal;
+}
+
 std::string join_alternatives(const std::vector<std::string>& words) {
   std::string text;
   for (std::size_t i = 0; i < words.size(); ++i) {
@@ -163,6 +175,11 @@ void Parser::push_variable(const Token& name) {
 void Parser::unknown_name(const Token& name, bool is_call) {
   if (!is_call && frames_.back().kind == FrameKind::call && arguments_.back().name == "side") {
     report(name.span, fmt::format("side is left or right, not {}", quote(name.text)));
+    return;
+  }
+  if (const auto remedy = remedy_of_foreign_word(name.text)) {
+    report(name.span, fmt::format("unknown {} {}: {}", is_call ? "function or mask" : "name",
+                                  quote(name.text), *remedy));
     return;
   }
   std::vector<std::string_view> candidates;
@@ -305,8 +322,14 @@ void Parser::explain_mismatch(const CallSyntax& call, SourceSpan span) {
     if (argument.name.empty()) {
       ++num_positional;
       if (!takes_positions && !keywords.empty()) {
-        report(value,
-               fmt::format("{} takes its arguments by name: {}", call.name, signatures(forms)));
+        const bool is_list = i > 0 && !arguments_[call.first_argument].name.empty() &&
+                             is_literal(operands_[call.first_operand + i - 1].id) &&
+                             is_literal(operands_[call.first_operand + i].id);
+        const std::string_view name = arguments_[call.first_argument].name;
+        report(value, is_list ? fmt::format("{} takes one argument {}; {}", call.name, name,
+                                            list_remedy(name))
+                              : fmt::format("{} takes its arguments by name: {}", call.name,
+                                            signatures(forms)));
         return;
       }
       continue;

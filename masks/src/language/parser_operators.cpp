@@ -84,6 +84,19 @@ void Parser::missing_operator() {
     expects_operand_ = true;
     return;
   }
+  if (at_word("if") || at_word("else")) {
+    // The `else` of an `if` that was reported says nothing new.
+    if (at_word("if") || diagnostics_.empty()) {
+      report_syntax("a choice is written where(condition, x, y), not x if condition else y");
+    }
+    push_operator(FrameKind::join, ExprOp::logical_and, kAnd);
+    return;
+  }
+  if (at_word("in")) {
+    report_syntax("there is no membership: write k == 1 | k == 2, or any(i in n : @t[i] == k)");
+    push_operator(FrameKind::join, ExprOp::logical_and, kAnd);
+    return;
+  }
   reduce_above(kAnd);
   const bool is_let = frames_.back().kind == FrameKind::let_value;
   const bool is_choice = token_.kind == TokenKind::word && token_.text == "if";

@@ -1,0 +1,15 @@
+// Words of other systems that a specification may hold by habit, and what the language has instead.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+namespace fdma {
+
+/// What to write instead of a word of FlexAttention, FlashAttention, Hugging Face, PyTorch or
+/// Python, as the end of a sentence; empty for other words.
+///
+/// Example     "kv_idx" -> "the key is k"
+std::optional<std::string_view> remedy_of_foreign_word(std::string_view word);
+
+}  // namespace fdma
