@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -21,6 +22,7 @@
 #include "cli/help_pages.hpp"
 #include "cli/help_text.hpp"
 #include "cli/interrupts.hpp"
+#include "cli/usual_words.hpp"
 #include "cli/version_text.hpp"
 #include "cli/work_limits.hpp"
 #include "fdma/io/isolated_reader.hpp"
@@ -58,7 +60,14 @@ int unknown_verb(const std::string& word) {
   for (const Command* command : all_commands()) {
     if (!command->is_hidden) names.push_back(command->name);
   }
-  const auto near = nearest(word, names);
+  if (access(word.c_str(), F_OK) == 0 || word.find(".h5") != std::string::npos) {
+    return report("", ExitCode::usage,
+                  fmt::format("expected a verb before '{0}', such as fdma-maskc inspect {0}; the "
+                              "verbs are {1}",
+                              word, verb_list()));
+  }
+  auto near = nearest(word, names);
+  if (const auto usual = usual_verb(word)) near = usual;
   return report("", ExitCode::usage,
                 fmt::format("unknown verb '{}'{}; the verbs are {}", word,
                             near ? fmt::format(" (did you mean {}?)", *near) : "", verb_list()));
@@ -126,6 +135,14 @@ int print_page(const HelpPage& page, const std::vector<std::string>& words) {
   return section ? print("", *section, ExitCode::ok) : report_failure("", section.error());
 }
 
+// help WORD, where WORD is neither a verb nor a page: a section of the language, such as a named mask.
+int print_section(const std::string& word) {
+  const Outcome<std::string> section = page_section(*find_help_page("language"), word);
+  if (section) return print("", *section, ExitCode::ok);
+  const bool is_slip = section.error().message.find("did you mean") != std::string::npos;
+  return is_slip ? report_failure("", section.error()) : unknown_verb(word);
+}
+
 int run(const std::vector<std::string>& words) {
   if (words.empty()) {
     return report("", ExitCode::usage,
@@ -139,8 +156,8 @@ int run(const std::vector<std::string>& words) {
     if (words.size() < 2) return print("", tool_help(), ExitCode::ok);
     if (const HelpPage* page = find_help_page(words[1])) return print_page(*page, words);
     const Command* command = find_command(words[1]);
-    return command == nullptr ? unknown_verb(words[1])
-                              : print(command->name, command_help(*command), ExitCode::ok);
+    if (command == nullptr) return print_section(words[1]);
+    return print(command->name, command_help(*command), ExitCode::ok);
   }
   const Command* command = find_command(first);
   if (command == nullptr && first.starts_with('-')) {

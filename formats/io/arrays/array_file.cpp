@@ -153,7 +153,9 @@ Result<const StoredArray*> ArrayFile::find(std::string_view name) const {
   }
   if (!found->problem.empty()) {
     return Error{ErrorCode::invalid_argument,
-                 fmt::format("'{}:/{}': {}", path(), found->name, found->problem)};
+                 found->name.empty()
+                     ? fmt::format("'{}': {}", path(), found->problem)
+                     : fmt::format("'{}:/{}': {}", path(), found->name, found->problem)};
   }
   return found;
 }

@@ -79,7 +79,8 @@ TEST(HfPaddingFromBlockMask, IsExactOrAnErrorThatNamesTheCell) {
       ASSERT_EQ(cells_of(*exported, 0), cells);
     } else {
       ASSERT_EQ(exported.error().code, ErrorCode::unsupported);
-      ASSERT_NE(exported.error().message.find("; causal, batch 0, head 0, query row "),
+      ASSERT_NE(exported.error().message.find(
+                    "; causal padding has another value at batch 0, head 0, query row "),
                 std::string::npos);
     }
     RC_ASSERT(!::testing::Test::HasFailure());

@@ -1,6 +1,7 @@
 #include "cli/arguments.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/program_options.hpp>
@@ -9,6 +10,8 @@
 #include <cstdint>
 #include <string>
 #include <thread>
+
+#include "cli/usual_words.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -39,9 +42,14 @@ CommandFailure unknown_option(const Command& command, const std::string& given) 
   const std::vector<OptionSpec> specs = options_of(command);
   for (const OptionSpec& spec : specs) names.push_back(spec.name);
   const std::size_t start = given.find_first_not_of('-');
-  const auto near = nearest(start == std::string::npos ? given : given.substr(start), names);
+  const std::string word = start == std::string::npos ? given : given.substr(start);
+  const auto near = nearest(word, names);
+  const auto usual = usual_option(word);
   return usage_failure(fmt::format("unknown option '{}'{}; fdma-maskc {} --help lists the options",
-                                   given, near ? fmt::format(" (did you mean --{}?)", *near) : "",
+                                   given,
+                                   usual  ? fmt::format(": {}", *usual)
+                                   : near ? fmt::format(" (did you mean --{}?)", *near)
+                                          : "",
                                    command.name));
 }
 
@@ -53,8 +61,15 @@ CommandFailure wrong_operands(const Command& command, const Arguments& arguments
       std::any_of(command.options.begin(), command.options.end(),
                   [](const OptionSpec& option) { return option.name == "output"; });
   std::string hint;
-  if (has_output && count == command.max_operands + 1 && !arguments.has("output")) {
-    hint = fmt::format("; the file to write is an option: -o {}", operands.back());
+  const std::string last = operands.empty() ? "" : operands.back();
+  if (count > command.max_operands && parse_count(last) && command.name == "compile") {
+    hint = fmt::format("; a length is an option: --q-len {}", last);
+  } else if (count > 1 && last.starts_with('/') && command.operands_are_files &&
+             access(last.c_str(), F_OK) != 0) {
+    hint = fmt::format("; a dataset of a file is one word: {}:{}", operands[operands.size() - 2],
+                       last);
+  } else if (has_output && count == command.max_operands + 1 && !arguments.has("output")) {
+    hint = fmt::format("; the file to write is an option: -o {}", last);
   }
   return usage_failure(fmt::format(
       "expected {}, got {} operand{}{}; fdma-maskc {} --help shows how",
@@ -67,7 +82,11 @@ Status check_choice(const OptionSpec& spec, const std::string& value) {
   if (std::find(spec.choices.begin(), spec.choices.end(), value) != spec.choices.end()) {
     return Nothing{};
   }
-  const auto near = nearest(value, spec.choices);
+  auto near = nearest(value, spec.choices);
+  if (const auto usual = usual_value(value);
+      usual && std::find(spec.choices.begin(), spec.choices.end(), *usual) != spec.choices.end()) {
+    near = usual;
+  }
   return usage_failure(fmt::format("--{}: expected {}, got '{}'{}", spec.name,
                                    fmt::join(spec.choices, "|"), value,
                                    near ? fmt::format("; did you mean {}?", *near) : ""));

@@ -7,6 +7,7 @@
 #include "cli/arguments.hpp"
 #include "cli/json_output.hpp"
 #include "cli/progress.hpp"
+#include "cli/usual_words.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/mask_statistics.hpp"
 #include "fdma/formats/set_algebra.hpp"
@@ -35,16 +36,25 @@ constexpr Operator kOperators[] = {
     {"crop", Action::crop, {}},
 };
 
-Outcome<Operator> find_operator(const std::string& name) {
+Outcome<Operator> find_operator(const std::vector<std::string>& operands) {
+  const std::string& name = operands.front();
   std::vector<std::string_view> names;
   for (const Operator& known : kOperators) {
     if (known.name == name) return known;
     names.push_back(known.name);
   }
-  const auto guess = nearest(name, names);
+  const bool is_second_operator =
+      operands.size() > 1 && std::find(names.begin(), names.end(), operands[1]) != names.end();
+  auto guess = nearest(name, names);
+  if (const auto usual = usual_value(name);
+      usual && std::find(names.begin(), names.end(), *usual) != names.end()) {
+    guess = usual;
+  }
   return usage_failure(fmt::format(
       "'{}': expected an operator, one of {}{}", name, fmt::join(names.begin(), names.end(), ", "),
-      guess ? fmt::format("; did you mean {}?", *guess) : std::string()));
+      guess                ? fmt::format("; did you mean {}?", *guess)
+      : is_second_operator ? fmt::format("; it comes first: combine {} {} ..", operands[1], name)
+                           : std::string()));
 }
 
 // The operator has as many masks as it takes, and no option that it does not use.
@@ -124,7 +134,7 @@ struct Request {
 
 Outcome<Request> read_request(const Arguments& arguments) {
   Request request{};
-  FDMA_TRY(request.op, find_operator(arguments.operands().front()));
+  FDMA_TRY(request.op, find_operator(arguments.operands()));
   FDMA_TRY_VOID(check_usage(request.op, arguments));
   if (request.op.action == Action::shift) {
     FDMA_TRY(request.by, distances(arguments));

@@ -49,9 +49,25 @@ Outcome<std::optional<struct stat>> look_at(const std::string& path) {
   return std::optional<struct stat>(status);
 }
 
+constexpr std::string_view kPictureRemedy = "pictures are made by fdma-maskc render";
+constexpr std::string_view kArrayRemedy =
+    "convert --to dense writes booleans that h5py reads, and h5py's dataset[...] is an array for "
+    "np.save";
+
 Status check_hdf5_name(const std::string& path) {
   if (path == "-") {
     return usage_failure("--output: an HDF5 file cannot be written to a pipe; give a file name");
+  }
+  for (const auto& [suffix, remedy] :
+       {std::pair<std::string_view, std::string_view>{".png", kPictureRemedy},
+        {".svg", kPictureRemedy},
+        {".html", kPictureRemedy},
+        {".npy", kArrayRemedy},
+        {".npz", kArrayRemedy},
+        {".safetensors", kArrayRemedy}}) {
+    if (!path.ends_with(suffix)) continue;
+    return usage_failure(fmt::format(
+        "--output: expected the name of an HDF5 file, such as m.h5, got '{}'; {}", path, remedy));
   }
   if (path.find(":/") != std::string::npos) {
     return usage_failure(fmt::format(

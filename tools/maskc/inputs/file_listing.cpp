@@ -62,7 +62,9 @@ std::string_view last_part(std::string_view name) {
 // The candidate whose name, or the last part of it, is a slip away from `missing`.
 const Candidate* nearest_candidate(const std::vector<Candidate>& candidates,
                                    std::string_view missing) {
-  if (missing.empty()) return nullptr;
+  // Any single letter is a slip away from any other.
+  constexpr std::size_t kShortest = 3;
+  if (last_part(missing).size() < kShortest) return nullptr;
   for (const bool is_whole : {true, false}) {
     std::vector<std::string_view> names;
     for (const Candidate& candidate : candidates) {

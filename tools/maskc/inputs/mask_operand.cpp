@@ -38,6 +38,23 @@ CommandFailure no_masks(ExitCode code, const std::string& file) {
                             file, file, file_listing(file, {}, Wanted::mask))};
 }
 
+// What was most likely meant by the name of a file that is not there: the same with a suffix, or a
+// path that goes on inside a file.
+std::string nearby_file(const std::string& file) {
+  std::error_code error;
+  if (std::filesystem::exists(file, error)) return {};
+  for (const char* suffix : {".h5", ".hdf5", ".npy", ".npz", ".safetensors"}) {
+    if (std::filesystem::is_regular_file(file + suffix, error)) return file + suffix;
+  }
+  for (std::size_t at = file.rfind('/'); at != std::string::npos && at > 0;
+       at = file.rfind('/', at - 1)) {
+    if (std::filesystem::is_regular_file(file.substr(0, at), error)) {
+      return fmt::format("{}:{}", file.substr(0, at), file.substr(at));
+    }
+  }
+  return {};
+}
+
 // A .npy, .npz or safetensors file holds no mask of FDMA. A single array needs no name.
 Outcome<ResolvedAddress> resolve_array(ResolvedAddress resolved) {
   const auto& [file, inner] = resolved.address;
@@ -146,6 +163,10 @@ Outcome<ResolvedAddress> resolve_address(const std::string& text) {
     Result<std::vector<std::string>> listed =
         inner.empty() ? list_own_masks(file) : list_masks_of_any_file(file);
     // A file without masks may still hold the dataset. The later read reports any other error.
+    if (const std::string meant = nearby_file(file); !meant.empty()) {
+      return CommandFailure{ExitCode::file,
+                            fmt::format("there is no file '{}'; did you mean {}?", file, meant)};
+    }
     if (!listed && inner.empty() && list_datasets_of_file(file)) {
       return no_masks(ExitCode::file, file);
     }

@@ -68,7 +68,8 @@ Outcome<InlineTable> parse_inline(const std::string& name, std::string_view text
       const auto entry = parse_entry(word);
       if (!entry) {
         return usage_failure(fmt::format(
-            "--table {}: expected a 64-bit whole number, true or false, got '{}'", name, word));
+            "--table {}: expected a 64-bit whole number, true or false, got '{}'{}", name, word,
+            word.find(' ') != std::string_view::npos ? "; commas separate entries" : ""));
       }
       entries.push_back(*entry);
       if (entry->is_boolean !=
@@ -144,6 +145,12 @@ bool is_scores_of_topk(const MaskExpr& expr, std::string_view name) {
 Outcome<OwnedTable> read_one(const std::string& name, const std::string& value,
                              const MaskExpr& expr, bool casts) {
   if (is_zoh_call(value)) return zoh_table(name, value);
+  if (value.starts_with('[') || value.starts_with('(')) {
+    return usage_failure(fmt::format(
+        "--table {0}: entries stand without brackets, {0}=0,1,127; semicolons separate rows; got "
+        "'{1}'",
+        name, value));
+  }
   if (is_inline(value)) {
     FDMA_TRY(const InlineTable table, parse_inline(name, value));
     int rank = table.rows.size() > 1 ? 2 : 1;

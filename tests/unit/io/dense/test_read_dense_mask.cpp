@@ -235,7 +235,7 @@ TEST(ReadDenseMask, SuggestsTheOptionForFloatingValues) {
   };
   EXPECT_THAT(message_for(-10000), HasSubstr("(b 0, h 0, q 1, k 0) is -10000"));
   EXPECT_THAT(message_for(-10000), HasSubstr("pass --drop-below -10000 if it means masked"));
-  EXPECT_THAT(message_for(1), HasSubstr("store a mask of 0 and 1 as boolean or integers"));
+  EXPECT_THAT(message_for(1), HasSubstr("pass --ones-keep if 1 keeps and 0 masks"));
   EXPECT_THAT(message_for(0.25), HasSubstr("a bias is not a mask"));
   EXPECT_THAT(message_for(std::nanf("")), HasSubstr("is nan"));
   EXPECT_THAT(message_for(std::numeric_limits<float>::infinity()), HasSubstr("is inf"));
@@ -256,7 +256,7 @@ TEST(ReadDenseMask, NeedsTheMeaningOfThreeDimensions) {
     write_dataset(file, "/one", {{5}, {}}, H5T_STD_U8LE, H5T_NATIVE_UINT8, bytes.data());
   }
   EXPECT_THAT(error_of(path, {}, ErrorCode::shape_mismatch),
-              HasSubstr("3 dimensions: say --dims hqk or --dims bqk"));
+              HasSubstr("3 dimensions [5, 40, 30]: say --dims hqk or --dims bqk"));
   DenseReadOptions options;
   options.dims = DenseDims::hqk;
   auto mask = read_dense_mask(path, "/mask", options);
@@ -268,10 +268,13 @@ TEST(ReadDenseMask, NeedsTheMeaningOfThreeDimensions) {
   ASSERT_TRUE(mask) << mask.error().message;
   EXPECT_EQ(mask->shape, (MaskShape{5, 1, {40}, {30}}));
   expect_cells(*mask, cells);
-  for (const DenseDims dims : {DenseDims::qk, DenseDims::bhqk, DenseDims::bk}) {
+  for (const DenseDims dims : {DenseDims::qk, DenseDims::bhqk}) {
     options.dims = dims;
     EXPECT_THAT(error_of(path, options, ErrorCode::shape_mismatch), HasSubstr("3 dimensions, but"));
   }
+  options.dims = DenseDims::bk;  // [batch, 1, keys] at most
+  EXPECT_THAT(error_of(path, options, ErrorCode::shape_mismatch),
+              HasSubstr("extents [5, 40, 30]: dims (--dims) bk is [batch, keys]"));
   EXPECT_THAT(error_of(path, {}, ErrorCode::shape_mismatch, "/five"), HasSubstr("5 dimensions"));
   EXPECT_THAT(error_of(path, {}, ErrorCode::shape_mismatch, "/one"), HasSubstr("1 dimensions"));
 }
