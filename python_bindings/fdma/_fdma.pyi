@@ -426,6 +426,12 @@ class AttentionPlan:
         The numbers of tiles of each kind and of index tiles, over all work tiles.
         """
 
+    @property
+    def choices(self) -> str:
+        """
+        What the planner chose, what else it considered, and the predicted costs.
+        """
+
     def __str__(self) -> str: ...
 
 def make_plan(

@@ -132,6 +132,23 @@ def _count_lines(report: Mapping[str, Any]) -> list[Line]:
     ]
 
 
+def _alternative_text(alternative: Mapping[str, Any]) -> str:
+    cost = "" if alternative["cost_us"] is None else f" {time_text(alternative['cost_us'])}"
+    reason = "" if alternative["reason"] is None else f" ({alternative['reason']})"
+    return f"{alternative['name']}{cost}{reason}"
+
+
+def _choice_lines(report: Mapping[str, Any]) -> list[Line]:
+    lines: list[Line] = []
+    for choice in report["choices"]:
+        texts = {each["name"]: _alternative_text(each) for each in choice["alternatives"]}
+        value = f"{choice['subject']}: {texts.pop(choice['taken'])}"
+        if texts:
+            value += f"; not {', '.join(texts.values())}"
+        lines.append(("" if lines else "choices", value))
+    return lines
+
+
 def _format_lines(report: Mapping[str, Any]) -> list[Line]:
     lines: list[Line] = []
     dense = report["dense_bytes"]
@@ -173,6 +190,7 @@ def report_lines(report: Mapping[str, Any]) -> list[Line]:
         *_head_lines(report),
         *_time_lines(report),
         *_count_lines(report),
+        *_choice_lines(report),
         *_format_lines(report),
         *_candidate_lines(report),
     ]

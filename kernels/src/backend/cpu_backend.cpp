@@ -8,23 +8,14 @@
 namespace fdma::cpu {
 namespace {
 
-// Live keys are computed wherever they are. A kv index list saves looking at the other keys, about
-// 10 ns each, a hundredth of computing one. dq is always summed in the same order, and the
-// correction pass over the keys is 2 of the 5 products.
+// Live keys are computed wherever they are, so that gathering saves looking at the others alone.
 const BackendTraits& cpu_traits() {
-  constexpr double kScan = 0.007;
   static const BackendTraits the_traits{
       .name = "cpu",
       .forward_score = {.key_bias = true},
       .backward_score = {.key_bias = true},
-      .costs = {.full = {0, 1},
-                .bitmap = {kScan, 1.05},
-                .rows = {kScan, 1.05},
-                .columns = {kScan, 1.1},
-                .gather = 1.1,
-                .least_gain = 0.05},
-      .correction_share = 0.4,
-      .wide_correction_share = 0.4,
+      .least_gains = {.row = 0.05},
+      .profile = "cpu",
       .worker_bytes = worker_bytes,
   };
   return the_traits;

@@ -139,7 +139,7 @@ class KernelCalibration {
     KernelCosts result{direction_, dtype, head_dim, costs.launch_us, {costs.tile}};
     result.overlaps_masks = true;
     result.ahead_us = tiles_ahead(direction_, head_dim) * costs.tile.full.compute_us;
-    return result;
+    return assumed_costs(std::move(result), Backend::sm90);
   }
 
  private:
@@ -297,8 +297,10 @@ Result<DeviceProfile> calibrate_sm90(const CalibrateOptions& options) {
   FDMA_TRY(StreamTimer timer, StreamTimer::make());
   DeviceProfile profile;
   profile.name = "calibrated-sm90";
-  profile.source = fmt::format("fdma-maskc calibrate, {} with {} multiprocessors{}", device_name,
-                               num_workers, options.quick ? ", quick" : "");
+  profile.source = fmt::format(
+      "fdma-maskc calibrate, {} with {} multiprocessors{}; what plans add to their work tiles is "
+      "carried over",
+      device_name, num_workers, options.quick ? ", quick" : "");
   profile.is_provisional = false;
   profile.backend = Backend::sm90;
   profile.num_workers = num_workers;

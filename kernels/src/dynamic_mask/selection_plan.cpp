@@ -1,8 +1,7 @@
 // The planner of a selection knows w and M, but not the scores. For each number of heads that may
-// share a tile it compares two costs:
-//   gather   the maximum number of keys of a tile's kv index list, in steps of 32 keys, each a sixth
-//            dearer than a contiguous key; and making the lists
-//   scan     all tiles in which M shows a key, which cost a tenth more with a mask
+// share a tile it compares two costs by the cost model:
+//   gather   the maximum number of keys of a tile's kv index list, and making the lists
+//   scan     all tiles in which M shows a key
 // A list holds w keys and one for each query with which another key appears. Fewer queries in a
 // tile therefore mean shorter lists, but more of them.
 //
@@ -13,9 +12,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "dynamic_mask/kv_index_list_room.hpp"
 #include "fdma/formats/convert.hpp"
+#include "fdma/kernels/cost_model.hpp"
+#include "fdma/kernels/device_profile.hpp"
 #include "plan/full_mask.hpp"
 #include "plan/sm90_tile.hpp"
 #include "plan/splits.hpp"
@@ -23,16 +25,8 @@
 namespace fdma::dynamic_mask {
 namespace {
 
-constexpr double kFlopPerUs = 4.9e6;     // of a multiprocessor: 650 TFLOP/s over 132
-constexpr double kGatherDearer = 1.15;   // sm90: gathered against contiguous keys
-constexpr double kMaskDearer = 1.1;      // a tile of column intervals against a full one
-constexpr double kWorkTileTiles = 0.9;   // cost of a work tile in addition to its tiles
-constexpr double kListEntryUs = 1.3e-6;  // 4 to 6 bytes written, intervals read
-constexpr double kListUs = 1.0e-4;       // each list
-constexpr double kListLaunchesUs = 6;    // two launches and their latency
-constexpr std::int32_t kGatherHeadDim = 128;
+constexpr double kTie = 1e-9;                // of a prediction: the fewest heads are taken
 constexpr std::int64_t kListAlignment = 32;  // entries
-constexpr std::int32_t kStepKeys = 32;       // granularity of the last index tile of a list
 
 // Capacities of the tile rows of every mask.
 using RoomsOfMasks = std::vector<std::vector<TileRoom>>;
@@ -59,26 +53,24 @@ std::int64_t tiles_of(const TileRoom& room) {
 
 // Predicted microseconds of a plan, its lists included.
 double predict(const AttentionShape& shape, const TopkRows& rows, const RoomsOfMasks& rooms,
-               std::int32_t heads_per_tile, SelectionReading reading) {
-  const double tile_us =
-      2.0 * (shape.head_dim + shape.head_dim_v) * kSm90TileRows * kSm90TileKeys / kFlopPerUs;
+               std::int32_t heads_per_tile, SelectionReading reading, const CostModel& costs) {
   const double num_sets = static_cast<double>(ceil_div(shape.group_size(), heads_per_tile));
   const bool is_gather = reading == SelectionReading::gather;
-  double tiles = 0, work_tiles = 0, list_us = is_gather ? kListLaunchesUs : 0;
+  double work_us = 0, work_tiles = 0, lists = 0, entries = 0;
   for (const std::int32_t mask : rows.mask_of) {
     for (const TileRoom& room : rooms[static_cast<std::size_t>(mask)]) {
+      const auto tiles = static_cast<double>(tiles_of(room));
       work_tiles += num_sets;
-      if (is_gather) {
-        const auto steps = ceil_div(room.num_entries, std::int64_t{kStepKeys});
-        tiles += num_sets * static_cast<double>(steps * kStepKeys) / kSm90TileKeys * kGatherDearer;
-        list_us += kListUs + static_cast<double>(room.num_entries) * kListEntryUs;
-      } else {
-        tiles += num_sets * static_cast<double>(tiles_of(room)) * kMaskDearer;
-      }
+      work_us +=
+          num_sets * costs.work_tile_us(is_gather ? costs.index_list(room.num_entries)
+                                                  : costs.tiles(PlanSegmentKind::columns, tiles,
+                                                                tiles * costs.tile_columns));
+      lists += 1;
+      entries += static_cast<double>(room.num_entries);
     }
   }
-  const double workers = std::min<double>(kSm90Workers, std::max(work_tiles, 1.0));
-  return (tiles + work_tiles * kWorkTileTiles) * tile_us / workers + list_us;
+  const double workers = std::min<double>(costs.num_workers, std::max(work_tiles, 1.0));
+  return work_us / workers + (is_gather ? costs.lists_us(lists, entries) : 0);
 }
 
 struct Choice {
@@ -86,15 +78,16 @@ struct Choice {
   std::int32_t heads_per_tile = 1;
   double predicted_us = 0;
   RoomsOfMasks rooms;
+  PlanDecision decision;
 };
 
-// Keys by index exist for head sizes up to 128.
 bool gathers(const AttentionShape& shape) {
-  return shape.head_dim <= kGatherHeadDim && shape.head_dim_v <= kGatherHeadDim;
+  return std::max(shape.head_dim, shape.head_dim_v) <= Backend::sm90.traits().max_gather_head_dim;
 }
 
-Choice choose(const DynamicMaskSpec& spec, const TopkRows& rows) {
+Choice choose(const DynamicMaskSpec& spec, const TopkRows& rows, const CostModel& costs) {
   Choice best;
+  PlanDecision decision{"reading", {}, 0, {}};
   for (std::int32_t heads = 1; heads <= heads_per_tile_of_group(spec.shape.group_size());
        heads *= 2) {
     const RoomsOfMasks rooms = rooms_of(rows, spec.w, kSm90TileRows / heads);
@@ -103,11 +96,22 @@ Choice choose(const DynamicMaskSpec& spec, const TopkRows& rows) {
       if (spec.reading != reading && reading == SelectionReading::gather && !gathers(spec.shape)) {
         continue;
       }
-      const double us = predict(spec.shape, rows, rooms, heads, reading);
-      const bool is_better = best.reading == SelectionReading::automatic || us < best.predicted_us;
-      if (is_better) best = {reading, heads, us, rooms};
+      const double us = predict(spec.shape, rows, rooms, heads, reading, costs);
+      const bool is_better =
+          best.reading == SelectionReading::automatic || us < (1 - kTie) * best.predicted_us;
+      if (is_better) {
+        best = {reading, heads, us, rooms, {}};
+        decision.taken = decision.alternatives.size();
+      }
+      decision.alternatives.push_back(
+          {fmt::format("{}, {} head{} a tile",
+                       reading == SelectionReading::gather ? "gather" : "scan", heads,
+                       heads == 1 ? "" : "s"),
+           us,
+           {}});
     }
   }
+  best.decision = std::move(decision);
   return best;
 }
 
@@ -241,9 +245,12 @@ Result<SelectionPlan> plan_selection(const DynamicMaskSpec& spec, const TopkRows
   options.split = SplitMode::never;
   options.pack = PackMode::never;
   FDMA_TRY(made.plan, make_plan(full_mask(spec.shape, tile), spec.shape, score, options));
-  const Choice choice = choose(spec, rows);
+  FDMA_TRY(const CostModel costs, cost_model(*default_profile(options.backend), spec.shape,
+                                             Direction::forward, tile, score));
+  Choice choice = choose(spec, rows, costs);
   AttentionPlan& plan = made.plan;
   SegmentPlan& segments = plan.form.emplace<SegmentPlan>();
+  plan.report.decisions = {std::move(choice.decision)};
   plan.counts = {};
   plan.heads_per_tile = choice.heads_per_tile;
   plan.tile.block_q = kSm90TileRows / choice.heads_per_tile;

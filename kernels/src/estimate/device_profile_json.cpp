@@ -165,7 +165,18 @@ Result<T> named(Result<T> parsed, const Members& members, const char* member) {
   return parsed;
 }
 
-Result<KernelCosts> kernel_from(const Json& document, const std::string& where) {
+/// Takes the members that `document` lacks from `assumed`.
+template <class Owner>
+void take_assumed(const Members& document, std::span<const NumberMember<Owner>> members,
+                  const Owner& assumed, Owner& owner) {
+  for (const NumberMember<Owner>& each : members) {
+    if (each.is_assumed && !document.has(std::string(each.name).c_str())) {
+      owner.*each.value = assumed.*each.value;
+    }
+  }
+}
+
+Result<KernelCosts> kernel_from(const Json& document, const std::string& where, Backend backend) {
   const Members members(document, where);
   FDMA_TRY_VOID(members.check_names(with_names<KernelCosts>(
       {"direction", "dtype", "head_dim", "provisional", "overlaps_masks", "tiles"},
@@ -188,6 +199,12 @@ Result<KernelCosts> kernel_from(const Json& document, const std::string& where) 
   for (std::size_t i = 0; i < tiles->size(); ++i) {
     FDMA_TRY(const TileCosts costs, tile_from((*tiles)[i], fmt::format("{}.tiles[{}]", where, i)));
     kernel.tiles.push_back(costs);
+  }
+  const KernelCosts assumed = assumed_costs(kernel, backend);
+  take_assumed<KernelCosts>(members, kKernelNumbers, assumed, kernel);
+  for (std::size_t i = 0; i < kernel.tiles.size(); ++i) {
+    take_assumed<TileCosts>(Members((*tiles)[i], ""), kTileNumbers, assumed.tiles[i],
+                            kernel.tiles[i]);
   }
   return kernel;
 }
@@ -248,7 +265,8 @@ Result<DeviceProfile> profile_from_json(std::string_view text) {
   FDMA_TRY_VOID(read_numbers<DeviceProfile>(members, kProfileNumbers, profile));
   FDMA_TRY(const Json* kernels, members.list("kernels"));
   for (std::size_t i = 0; i < kernels->size(); ++i) {
-    FDMA_TRY(KernelCosts kernel, kernel_from((*kernels)[i], fmt::format("kernels[{}]", i)));
+    FDMA_TRY(KernelCosts kernel,
+             kernel_from((*kernels)[i], fmt::format("kernels[{}]", i), profile.backend));
     profile.kernels.push_back(std::move(kernel));
   }
   FDMA_TRY_VOID(validate(profile));

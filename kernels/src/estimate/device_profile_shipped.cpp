@@ -1,6 +1,7 @@
 // The device profiles that ship with the library: the JSON texts of estimate/profiles/, compiled in.
 #include <fmt/format.h>
 
+#include <array>
 #include <string>
 
 #include "estimate/profile_texts.hpp"
@@ -15,6 +16,17 @@ struct Shipped {
 };
 
 const Shipped kShipped[] = {{"h200", kProfileH200}, {"h100", kProfileH100}, {"cpu", kProfileCpu}};
+
+using Profiles = std::array<std::shared_ptr<const DeviceProfile>, std::size(kShipped)>;
+
+Profiles read_all() {
+  Profiles profiles;
+  for (std::size_t i = 0; i < profiles.size(); ++i) {
+    Result<DeviceProfile> profile = profile_from_json(kShipped[i].text);
+    if (profile) profiles[i] = std::make_shared<const DeviceProfile>(*std::move(profile));
+  }
+  return profiles;
+}
 
 }  // namespace
 
@@ -31,6 +43,14 @@ Result<DeviceProfile> shipped_profile(std::string_view name) {
   return Error{ErrorCode::invalid_argument,
                fmt::format("device profile: expected one of {}, got '{}'",
                            fmt::join(shipped_profile_names(), ", "), name)};
+}
+
+std::shared_ptr<const DeviceProfile> default_profile(Backend backend) {
+  static const Profiles profiles = read_all();
+  for (std::size_t i = 0; i < profiles.size(); ++i) {
+    if (kShipped[i].name == backend.traits().profile) return profiles[i];
+  }
+  return nullptr;
 }
 
 }  // namespace fdma

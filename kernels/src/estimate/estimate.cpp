@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/mask_statistics.hpp"
@@ -112,6 +113,7 @@ class Estimator {
             const EstimateOptions& options)
       : mask_(mask), shape_(shape), profile_(profile), options_(options) {
     if (options.num_workers > 0) profile_.num_workers = options.num_workers;
+    shared_profile_ = std::make_shared<const DeviceProfile>(profile_);
   }
 
   Result<SavingsReport> run() {
@@ -146,7 +148,7 @@ class Estimator {
     options.columns = columns;
     options.direction = options_.direction;
     options.backend = profile_.backend;
-    options.num_workers = profile_.num_workers;
+    options.profile = shared_profile_;
     Result<AttentionPlan> plan = make_plan(mask, shape_, options_.score, options);
     if (plan || plan.error().code != ErrorCode::unsupported) return plan;
     // The tiles of a shape that the backend does not compute are those of the CPU.
@@ -159,6 +161,7 @@ class Estimator {
     FDMA_TRY(const AttentionPlan plan, plan_of(canonical, report.tile, report.columns));
     FDMA_TRY(report.masked, estimate_plan(plan, profile_));
     report.counts = plan.counts;
+    report.choices = plan.report;
     report.plan_bytes = plan.size_bytes();
     count_cells(canonical, report);
     const auto computed = static_cast<double>(report.masked.work.cells());
@@ -252,6 +255,7 @@ class Estimator {
   const BlockMask& mask_;
   const AttentionShape& shape_;
   DeviceProfile profile_;
+  std::shared_ptr<const DeviceProfile> shared_profile_;  // for the plans
   const EstimateOptions& options_;
   KernelCosts kernel_;
 };

@@ -23,17 +23,20 @@ namespace {
 
 Error unsupported(std::string message) { return Error{ErrorCode::unsupported, std::move(message)}; }
 
-Result<TileCosts> costs_of_tile(const KernelCosts& kernel, BlockShape tile,
-                                const std::string& device) {
+/// The costs of the plan's tile, which the profile must have.
+Result<CostModel> costs_of(const AttentionPlan& plan, const DeviceProfile& profile) {
+  const BlockShape tile{plan.heads_per_tile * plan.tile.block_q, plan.tile.block_kv};
+  FDMA_TRY(const CostModel costs,
+           cost_model(profile, plan.shape, plan.direction, tile, plan.score));
+  if (costs.has_tile) return costs;
   std::string shapes;
-  for (const TileCosts& costs : kernel.tiles) {
-    if (costs.tile == tile) return costs;
+  for (const TileCosts& each : costs.kernel.tiles) {
     shapes +=
-        fmt::format("{}{}x{}", shapes.empty() ? "" : ", ", costs.tile.block_q, costs.tile.block_kv);
+        fmt::format("{}{}x{}", shapes.empty() ? "" : ", ", each.tile.block_q, each.tile.block_kv);
   }
   return unsupported(fmt::format("tile: device profile '{}' has costs for {} ({}, {}), got {}x{}",
-                                 device, shapes, to_string(kernel.direction),
-                                 to_string(kernel.dtype), tile.block_q, tile.block_kv));
+                                 profile.name, shapes, to_string(costs.kernel.direction),
+                                 to_string(costs.kernel.dtype), tile.block_q, tile.block_kv));
 }
 
 void add(PlanWork& sum, const PlanWork& work) {
@@ -46,8 +49,7 @@ void add(PlanWork& sum, const PlanWork& work) {
 /// What the times of work tiles depend on beside the plan.
 struct WorkTileCosts {
   const DeviceProfile& profile;
-  TileCosts tile;
-  bool overlaps_masks;
+  const CostModel& model;
 };
 
 /// The time of each work tile, in a backward plan of each group of query heads, whose work tiles
@@ -67,10 +69,12 @@ std::vector<double> times_of(const PlanHeader& header, const std::vector<WorkTil
       const PlanWork work = counter.of(work_tiles[i]);
       add(group, work);
       const std::int64_t columns = columns_read(work, work_tiles[i], header.mask_tile().block_kv);
-      l2_miss_us += distance.of(columns) * static_cast<double>(columns) * costs.tile.far_key_us;
+      l2_miss_us +=
+          distance.of(columns) * static_cast<double>(columns) * costs.model.tile.far_key_us;
     }
     add(total, group);
-    item_us.push_back(work_us(group, costs.tile, costs.overlaps_masks) + l2_miss_us);
+    const bool is_split = work_tiles[first].partial != kWholeRow;
+    item_us.push_back(costs.model.work_tile_us(group, is_split) + l2_miss_us);
   }
   return item_us;
 }
@@ -106,7 +110,7 @@ std::vector<double> work_tile_times(const PlanHeader& header, const KvWorklist& 
     full.cells = full.tiles * tile_cells;
     rows.cells = rows.tiles * tile_cells;
     add(total, work);
-    item_us.push_back(work_us(work, costs.tile, costs.overlaps_masks));
+    item_us.push_back(costs.model.work_tile_us(work));
   }
   return item_us;
 }
@@ -115,34 +119,19 @@ bool has_kv_index_lists(const SegmentPlan& plan) { return !plan.kv_index_lists.e
 bool has_kv_index_lists(const ClosedFormPlan& /*plan*/) { return false; }
 bool has_kv_index_lists(const KvWorklist& /*lists*/) { return false; }
 
-/// The time of permuting keys: their rows of keys and values are read and written.
-double move_us(const PlanHeader& header, const DeviceProfile& profile) {
-  constexpr double kLaunchUs = 3;
-  if (!profile.backend.traits().copies_permuted_keys || header.counts.moved_keys == 0) return 0;
-  const AttentionShape& shape = header.shape;
-  const std::int64_t key_bytes = std::int64_t{shape.head_dim} * size_bytes(shape.k_dtype) +
-                                 std::int64_t{shape.head_dim_v} * size_bytes(shape.v_dtype);
-  return kLaunchUs + 2 * static_cast<double>(header.counts.moved_keys * key_bytes) /
-                         profile.memory_bytes_per_us;
-}
-
 /// The time of the kernels before and after the main one of a backward call.
 double query_us(const PlanHeader& header, const DeviceProfile& profile) {
   if (!profile.backend.traits().has_query_passes || !header.is_backward()) return 0;
   return static_cast<double>(query_pass_bytes(header.shape)) / profile.memory_bytes_per_us;
 }
 
-/// Additional costs of a backward call: shares of the time of its work tiles (BackendTraits).
-double extra_us(const PlanHeader& header, const DeviceProfile& profile,
-                const BackwardExtras& extras, double makespan_us) {
+/// Additional costs of a backward call: shares of the time of its work tiles (KernelCosts).
+double extra_us(const PlanHeader& header, const KernelCosts& kernel, const BackwardExtras& extras,
+                double makespan_us) {
   if (!header.is_backward()) return 0;
-  const BackendTraits& traits = profile.backend.traits();
   double share = 0;
-  if (extras.is_deterministic) share += traits.deterministic_share;
-  if (extras.corrects_delta) {
-    const bool is_wide = head_dim_of_costs(header.shape, header.direction, profile.backend) > 128;
-    share += is_wide ? traits.wide_correction_share : traits.correction_share;
-  }
+  if (extras.is_deterministic) share += kernel.ordered_share;
+  if (extras.corrects_delta) share += kernel.correction_share;
   return share * makespan_us;
 }
 
@@ -191,25 +180,10 @@ std::int64_t memory_bytes(const AttentionPlan& plan) {
 
 }  // namespace
 
-std::int64_t PlanWork::tiles() const {
-  std::int64_t sum = 0;
-  for (const StepWork& each : steps) sum += each.tiles;
-  return sum;
-}
-
-std::int64_t PlanWork::cells() const {
-  std::int64_t sum = 0;
-  for (const StepWork& each : steps) sum += each.cells;
-  return sum;
-}
-
 Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfile& profile,
                                    const BackwardExtras& extras) {
-  FDMA_TRY(const KernelCosts kernel,
-           kernel_costs(profile, plan.direction, plan.shape.k_dtype,
-                        head_dim_of_costs(plan.shape, plan.direction, profile.backend)));
-  const BlockShape tile{plan.heads_per_tile * plan.tile.block_q, plan.tile.block_kv};
-  FDMA_TRY(const TileCosts costs, costs_of_tile(kernel, tile, profile.name));
+  FDMA_TRY(const CostModel costs, costs_of(plan, profile));
+  const KernelCosts& kernel = costs.kernel;
   const bool gathers =
       std::visit([](const auto& form) { return has_kv_index_lists(form); }, plan.form);
   if (gathers && !costs.can_gather()) {
@@ -219,7 +193,7 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
                              to_string(plan.direction), profile.name)};
   }
   PlanEstimate estimate;
-  const WorkTileCosts work_tile_costs{profile, costs, kernel.overlaps_masks};
+  const WorkTileCosts work_tile_costs{profile, costs};
   const std::vector<double> item_us = std::visit(
       [&](const auto& form) { return work_tile_times(plan, form, work_tile_costs, estimate.work); },
       plan.form);
@@ -227,26 +201,26 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
   const double burst_makespan_us = estimate.schedule.makespan_us;
   const double slowdown =
       profile.sustained_us > 0
-          ? sustained_slowdown(kernel, costs, estimate.work, estimate.schedule.busy_us)
+          ? sustained_slowdown(kernel, costs.tile, estimate.work, estimate.schedule.busy_us)
           : 0;
   slow_down(estimate.schedule, 1 + slowdown * logarithmic_share(burst_makespan_us, profile.burst_us,
                                                                 profile.sustained_us));
   estimate.launch_us = kernel.launch_us;
   estimate.memory_bytes = memory_bytes(plan);
   estimate.memory_us = static_cast<double>(estimate.memory_bytes) / profile.memory_bytes_per_us;
-  const double combining =
-      std::visit([&](const auto& form) { return combine_tiles(plan, form); }, plan.form);
-  estimate.combine_us = combining * (costs.full.tile_us + costs.full.compute_us);
-  estimate.move_us = move_us(plan, profile);
+  const std::int64_t combined =
+      std::visit([&](const auto& form) { return combined_rows(plan, form); }, plan.form);
+  estimate.combine_us = costs.combine_us(static_cast<double>(combined));
+  estimate.move_us = costs.move_us(static_cast<double>(plan.counts.moved_keys));
   estimate.query_us = query_us(plan, profile);
-  estimate.extra_us = extra_us(plan, profile, extras, estimate.schedule.makespan_us);
+  estimate.extra_us = extra_us(plan, kernel, extras, estimate.schedule.makespan_us);
   const double outside_us = estimate.launch_us + estimate.move_us + estimate.combine_us;
   const double work_tiles_us =
       estimate.schedule.makespan_us + estimate.query_us + estimate.extra_us;
   estimate.time_us = outside_us + std::max(work_tiles_us, estimate.memory_us);
   const double sustained_makespan_us = burst_makespan_us * (1 + slowdown);
   const double sustained_work_tiles_us = sustained_makespan_us + estimate.query_us +
-                                         extra_us(plan, profile, extras, sustained_makespan_us);
+                                         extra_us(plan, kernel, extras, sustained_makespan_us);
   estimate.sustained_time_us = outside_us + std::max(sustained_work_tiles_us, estimate.memory_us);
   return estimate;
 }

@@ -20,6 +20,7 @@ struct NumberMember {
   double Owner::*value;
   NumberKind kind = NumberKind::time;
   bool is_required = true;  ///< a JSON text without it is no profile; otherwise it is 0 there
+  bool is_assumed = false;  ///< a JSON text without it has that of assumed_costs
 };
 
 inline constexpr NumberMember<StepCosts> kStepNumbers[] = {{"tile_us", &StepCosts::tile_us},
@@ -36,14 +37,24 @@ inline constexpr StepMember kSteps[] = {{"full", &TileCosts::full},
                                         {"columns", &TileCosts::columns},
                                         {"gather", &TileCosts::gather}};
 
-inline constexpr NumberMember<TileCosts> kTileNumbers[] = {{"item_us", &TileCosts::item_us},
-                                                           {"far_key_us", &TileCosts::far_key_us}};
+inline constexpr NumberMember<TileCosts> kTileNumbers[] = {
+    {"item_us", &TileCosts::item_us},
+    {"far_key_us", &TileCosts::far_key_us},
+    {"split_us", &TileCosts::split_us, NumberKind::time, false, true}};
 
 inline constexpr NumberMember<KernelCosts> kKernelNumbers[] = {
     {"launch_us", &KernelCosts::launch_us, NumberKind::overhead},
     {"ahead_us", &KernelCosts::ahead_us, NumberKind::time, false},
     {"sustained_slowdown", &KernelCosts::sustained_slowdown, NumberKind::share, false},
-    {"gather_slowdown", &KernelCosts::gather_slowdown, NumberKind::share, false}};
+    {"gather_slowdown", &KernelCosts::gather_slowdown, NumberKind::share, false},
+    {"combine_us", &KernelCosts::combine_us, NumberKind::overhead, false, true},
+    {"combine_row_us", &KernelCosts::combine_row_us, NumberKind::time, false, true},
+    {"move_us", &KernelCosts::move_us, NumberKind::overhead, false, true},
+    {"ordered_share", &KernelCosts::ordered_share, NumberKind::share, false, true},
+    {"correction_share", &KernelCosts::correction_share, NumberKind::share, false, true},
+    {"list_launch_us", &KernelCosts::list_launch_us, NumberKind::overhead, false, true},
+    {"list_us", &KernelCosts::list_us, NumberKind::overhead, false, true},
+    {"list_entry_us", &KernelCosts::list_entry_us, NumberKind::overhead, false, true}};
 
 inline constexpr NumberMember<DeviceProfile> kProfileNumbers[] = {
     {"memory_bytes_per_us", &DeviceProfile::memory_bytes_per_us},

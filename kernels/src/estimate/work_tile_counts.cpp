@@ -21,17 +21,6 @@ namespace fdma {
 namespace {
 
 constexpr std::int64_t kNarrowestStripe = 16;
-/// sm90: the last index tile of a list computes only the keys it has, in units of so many keys,
-/// where the kernel can (kHasNarrowSteps).
-constexpr std::int64_t kGatherUnit = 32;
-
-std::int64_t gather_step(const PlanHeader& header, bool skips_dead_keys) {
-  if (skips_dead_keys) return 1;
-  const std::int32_t head_dim = std::max(header.shape.head_dim, header.shape.head_dim_v);
-  const bool has_tile_groups = head_dim <= 64 ? header.score.key_bias : head_dim > 96;
-  return has_tile_groups && header.shape.k_dtype == DType::bfloat16 ? kGatherUnit
-                                                                    : header.mask_tile().block_kv;
-}
 
 /// The keys that each stripe of a tile sees: bit c of words [stripe * words_per_stripe ..).
 class StripeKeys {
@@ -111,7 +100,8 @@ WorkCounter::WorkCounter(const PlanHeader& header, const SegmentPlan& plan,
     : header_(header),
       plan_(plan),
       computing_(header, stripe_rows, skips_dead_keys),
-      gather_step_(gather_step(header, skips_dead_keys)) {
+      gather_step_(
+          gather_step(header.shape, header.score, skips_dead_keys, header.mask_tile().block_kv)) {
   if (!skips_dead_keys) return;
   count_bitmaps();
   count_panels();
@@ -345,22 +335,6 @@ double logarithmic_share(double value, double low, double high) {
   if (high == 0 || value <= low) return 0;
   if (value >= high) return 1;
   return std::log(value / low) / std::log(high / low);
-}
-
-double work_us(const PlanWork& work, const TileCosts& costs, bool overlaps_masks) {
-  const StepCosts* const by_kind[] = {&costs.full, &costs.bitmap, &costs.rows, &costs.columns,
-                                      &costs.gather};
-  const double tile_cells = static_cast<double>(costs.tile.block_q) * costs.tile.block_kv;
-  double masks_us = 0;
-  double compute_us = 0;
-  for (std::size_t kind = 0; kind < work.steps.size(); ++kind) {
-    const bool is_gather = kind == static_cast<std::size_t>(PlanSegmentKind::gather);
-    (is_gather ? compute_us : masks_us) +=
-        static_cast<double>(work.steps[kind].tiles) * by_kind[kind]->tile_us;
-    compute_us +=
-        static_cast<double>(work.steps[kind].cells) / tile_cells * by_kind[kind]->compute_us;
-  }
-  return costs.item_us + (overlaps_masks ? std::max(masks_us, compute_us) : masks_us + compute_us);
 }
 
 }  // namespace fdma

@@ -92,8 +92,4 @@ class ColumnDistance {
 /// 0 up to `low`, 1 from `high` on, and logarithmic in between; 0 where both are 0.
 double logarithmic_share(double value, double low, double high);
 
-/// Time of a work tile's work at these costs if keys and values are L2 hits. `overlaps_masks`: as
-/// in KernelCosts.
-double work_us(const PlanWork& work, const TileCosts& costs, bool overlaps_masks = false);
-
 }  // namespace fdma

@@ -47,6 +47,7 @@ std::string to_text(const PlanHeader& header, const ClosedFormPlan& plan,
       count_work_tiles(header, plan), header.counts.empty_items, size_bytes(plan),
       header.counts.full_tiles, header.counts.formula_tiles, header.heads_per_tile, plan.num_splits,
       plan.heads_in_l2);
+  text += to_text(header.report);
   const auto count = static_cast<std::int64_t>(plan.closed_forms.size());
   const std::int64_t shown = std::min(max_closed_forms, count);
   for (std::int64_t i = 0; i < shown; ++i) {

@@ -17,20 +17,6 @@
 namespace fdma {
 namespace {
 
-PlanSegmentKind plan_kind(SegmentKind kind) {
-  switch (kind) {
-    case SegmentKind::full:
-      return PlanSegmentKind::full;
-    case SegmentKind::bitmap:
-      return PlanSegmentKind::bitmap;
-    case SegmentKind::rows:
-      return PlanSegmentKind::rows;
-    case SegmentKind::columns:
-      return PlanSegmentKind::columns;
-  }
-  return PlanSegmentKind::full;
-}
-
 // Appends rows of one mask of a group.
 class RowAppender {
  public:

@@ -30,7 +30,9 @@ struct GroupChoice {
   PermutedMask ordered;
   Regions permuted_regions;       ///< of ordered.mask
   std::vector<bool> is_permuted;  ///< tile rows that are computed in the new order; otherwise empty
-  double gain = 0;  ///< full tiles that the order saves, with every tile row counted once
+  double scan_us = 0, list_us = 0;  ///< of all tile rows once: no lists, and lists where cheaper
+  bool was_weighed = true;          ///< false: lists could not pay, and were not looked at
+  double gain_us = 0;  ///< what the order saves a worker, with every tile row counted once
 
   bool has_permutation() const { return !is_permuted.empty(); }
   /// Makes all tile rows computed in the order of the tensors again.

@@ -25,6 +25,7 @@ std::string to_text(const PlanHeader& header, const KvWorklist& lists, std::int6
   text += fmt::format("listed keys {} in tiles of {}, accumulator rows {}, keys moved {}\n",
                       lists.keys.size(), kWorklistTile, lists.accum_keys.size(),
                       header.counts.moved_keys);
+  text += to_text(header.report);
   const std::int64_t shown = std::min(max_shown, num_work_tiles);
   for (std::int64_t i = 0; i < shown; ++i) {
     text += work_tile_text(i, lists.work_tiles[static_cast<std::size_t>(i)]);

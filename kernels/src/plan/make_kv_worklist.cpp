@@ -1,8 +1,7 @@
 // Decides on kv worklists for backward plans. They pay where tiles of the mask in kv permutation
 // have few cells: a key of learned top-k or of random eviction is live in every tile between its
-// begin and its end, but few of its neighbours are. Both ways visit tiles of 128 x 128 at the same
-// speed, so their tile counts are compared. A work tile of a worklist costs one additional tile,
-// because its keys are loaded and its gradients stored one by one.
+// begin and its end, but few of its neighbours are. Both ways visit tiles of 128 x 128, and their
+// work tiles are priced by the cost model as estimate_plan prices them.
 //
 // Example     random eviction, 32,768 tokens: of 32,896 tiles of a head a quarter is full; sorted
 //             by live range 26,867 are visited, five of six of them full
@@ -15,6 +14,9 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <span>
+#include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -24,9 +26,6 @@
 
 namespace fdma {
 namespace {
-
-constexpr std::int64_t kWorkTileTiles = 1;
-constexpr double kLeastGain = 0.1;
 
 // The mask group of each KV head of each batch element, if its query heads have one in common.
 std::optional<std::vector<std::int32_t>> groups_of_kv_heads(const BlockMask& mask,
@@ -70,25 +69,59 @@ std::int64_t tiles_of(const KvWorkTile& work_tile) {
   return work_tile.end_tile - work_tile.begin_tile;
 }
 
-// Number of tiles of the mask in kv permutation that have a cell.
-std::int64_t tiles_of(const ColumnIntervals& columns) {
-  const BlockShape tile{kWorklistTile, kWorklistTile};
-  const TileCounts counts = count_tiles(segment_from_columns(columns, tile));
-  return counts.full + counts.partial;
+// What the work tiles of one KV head cost a worker: key tiles over query tiles, for all query heads
+// of its group.
+double tiles_us(const CostModel& costs, std::int32_t group_size, std::int64_t full,
+                std::int64_t partial) {
+  PlanWork work;
+  const std::int64_t cells = std::int64_t{kWorklistTile} * kWorklistTile;
+  work.of(PlanSegmentKind::full) = {group_size * full, group_size * full * cells};
+  work.of(PlanSegmentKind::rows) = {group_size * partial, group_size * partial * cells};
+  return costs.work_tile_us(work);
+}
+
+// The same for the mask as it is, whose key tiles walk the query tiles that have a cell.
+double visited_us(const ColumnIntervals& columns, const CostModel& costs, std::int32_t group_size) {
+  const SegmentMask mask = segment_from_columns(columns, {kWorklistTile, kWorklistTile});
+  struct Change {
+    std::int64_t full = 0, partial = 0;
+  };
+  // Tiles of each column, as changes from the column before.
+  std::vector<Change> changes(static_cast<std::size_t>(mask.num_tile_cols()) + 1);
+  for_each_tile_row(mask, [&](std::int32_t, std::span<const TileSegment> segments) {
+    for (const TileSegment& segment : segments) {
+      const auto member = segment.kind == SegmentKind::full ? &Change::full : &Change::partial;
+      ++(changes[static_cast<std::size_t>(segment.first_tile)].*member);
+      --(changes[static_cast<std::size_t>(segment.end_tile)].*member);
+    }
+  });
+  double us = 0;
+  Change tiles;
+  for (std::size_t col = 0; col + 1 < changes.size(); ++col) {
+    tiles.full += changes[col].full;
+    tiles.partial += changes[col].partial;
+    us += tiles_us(costs, group_size, tiles.full, tiles.partial);
+  }
+  return us;
 }
 
 class ListsPlanner {
  public:
-  ListsPlanner(const BlockMask& mask, const AttentionShape& shape, const PlanOptions& options)
+  ListsPlanner(const BlockMask& mask, const PlanOptions& options, const CostModel& costs,
+               PlanHeader& header)
       : mask_(mask),
-        shape_(shape),
+        header_(header),
+        costs_(costs),
         is_asked_for_(options.columns == ColumnMode::reorder),
         groups_(static_cast<std::size_t>(mask.num_groups())) {}
 
   Result<std::optional<KvWorklist>> run() {
-    if (!is_asked_for_ && !are_columns(mask_)) return {std::nullopt};
-    const auto group_of_head = groups_of_kv_heads(mask_, shape_);
-    if (!group_of_head) return {std::nullopt};
+    const AttentionShape& shape = header_.shape;
+    if (!is_asked_for_ && !are_columns(mask_)) {
+      return {refuse("keys have no query intervals of their own")};
+    }
+    const auto group_of_head = groups_of_kv_heads(mask_, shape);
+    if (!group_of_head) return {refuse("query heads of a KV head have different masks")};
     std::int64_t w = 0;
     for (const std::int32_t g : *group_of_head) {
       Group& group = groups_[static_cast<std::size_t>(g)];
@@ -98,23 +131,38 @@ class ListsPlanner {
         w = std::max(w, group.w);
       }
     }
-    segment_ = segment_tiles(shape_, w);
-    std::int64_t visited = 0, listed = 0, num_work_tiles = 0, num_accum_rows = 0, num_keys = 0;
+    segment_ = segment_tiles(shape, w);
+    double visited_us = 0, listed_us = 0;
+    std::int64_t num_listed_keys = 0, num_work_tiles = 0, num_accum_rows = 0, num_keys = 0;
     for (const std::int32_t g : *group_of_head) {
       Group& group = groups_[static_cast<std::size_t>(g)];
       if (!group.has_worklist) {
         list(group);
         num_keys += static_cast<std::int64_t>(group.lists.keys.size());
       }
-      visited += group.visited;
-      listed += group.listed;
+      visited_us += group.visited_us;
+      listed_us += group.listed_us;
+      num_listed_keys += std::count_if(group.lists.keys.begin(), group.lists.keys.end(),
+                                       [](const WorklistEntry& each) { return each.key >= 0; });
       num_work_tiles += static_cast<std::int64_t>(group.lists.work_tiles.size());
       num_accum_rows += static_cast<std::int64_t>(group.lists.accum_keys.size());
     }
-    const double most = (1 - kLeastGain) * static_cast<double>(visited);
-    if (num_work_tiles == 0 || (!is_asked_for_ && static_cast<double>(listed) > most)) {
-      return {std::nullopt};
+    if (num_work_tiles == 0) return {refuse("no key is seen")};
+    const std::int32_t num_workers = header_.report.num_workers;
+    const double least_gain = header_.backend.traits().least_gains.worklist;
+    visited_us /= num_workers;
+    listed_us = listed_us / num_workers + costs_.move_us(static_cast<double>(num_listed_keys));
+    const bool is_taken = is_asked_for_ || listed_us <= (1 - least_gain) * visited_us;
+    PlanDecision decision{"kv worklist",
+                          {{"tiles of the mask", visited_us, {}}, {"worklist", listed_us, {}}},
+                          is_taken ? std::size_t{1} : 0,
+                          fmt::format("a worklist gains at least {:g} %", 100 * least_gain)};
+    if (is_asked_for_) {
+      decision.alternatives = {{"worklist", listed_us, "asked for"}};
+      decision.taken = 0;
     }
+    header_.report.decisions.push_back(std::move(decision));
+    if (!is_taken) return {std::nullopt};
     if (const std::int64_t count = std::max({num_work_tiles, num_accum_rows, num_keys});
         count > std::numeric_limits<std::int32_t>::max()) {
       return Error{ErrorCode::unsupported,
@@ -126,12 +174,22 @@ class ListsPlanner {
   }
 
  private:
+  // Leaves the tiles of the mask, for a reason that is no cost.
+  std::nullopt_t refuse(std::string reason) {
+    header_.report.decisions.push_back(
+        {"kv worklist",
+         {{"tiles of the mask", {}, {}}, {"worklist", {}, std::move(reason)}},
+         0,
+         {}});
+    return std::nullopt;
+  }
+
   struct Group {
     std::optional<ColumnIntervals> columns;
     std::int64_t w = 0;  // keys that one query sees, at most
     bool has_worklist = false;
     HeadWorklist lists;
-    std::int64_t visited = 0, listed = 0;  // tiles
+    double visited_us = 0, listed_us = 0;
     std::int32_t first_tile = -1;
   };
 
@@ -140,15 +198,17 @@ class ListsPlanner {
     group.lists =
         make_head_worklist(columns.offsets, columns.intervals, columns.q_len, segment_, group.w);
     group.has_worklist = true;
-    if (is_asked_for_) return;
-    group.visited = tiles_of(columns);
-    for (const KvWorkTile& work_tile : group.lists.work_tiles)
-      group.listed += tiles_of(work_tile) + kWorkTileTiles;
+    const std::int32_t group_size = header_.shape.group_size();
+    for (const KvWorkTile& work_tile : group.lists.work_tiles) {
+      const std::int64_t full = work_tile.full_end - work_tile.full_begin;
+      group.listed_us += tiles_us(costs_, group_size, full, tiles_of(work_tile) - full);
+    }
+    if (!is_asked_for_) group.visited_us = visited_us(columns, costs_, group_size);
   }
 
   KvWorklist placed(const std::vector<std::int32_t>& group_of_head) {
     KvWorklist lists;
-    const std::int32_t heads_kv = shape_.heads_kv;
+    const std::int32_t heads_kv = header_.shape.heads_kv;
     for (std::size_t i = 0; i < group_of_head.size(); ++i) {
       Group& group = groups_[static_cast<std::size_t>(group_of_head[i])];
       if (group.first_tile < 0) group.first_tile = append_keys(group.lists, lists);
@@ -160,7 +220,8 @@ class ListsPlanner {
   }
 
   const BlockMask& mask_;
-  const AttentionShape& shape_;
+  PlanHeader& header_;
+  const CostModel& costs_;
   bool is_asked_for_;
   std::int32_t segment_ = 1;  // tiles
   std::vector<Group> groups_;
@@ -221,9 +282,9 @@ std::int32_t worklist_segment(const AttentionShape& shape, const KvWorklist& lis
 }
 
 Result<std::optional<KvWorklist>> make_kv_worklist(const BlockMask& mask,
-                                                   const AttentionShape& shape,
-                                                   const PlanOptions& options) {
-  return ListsPlanner(mask, shape, options).run();
+                                                   const PlanOptions& options,
+                                                   const CostModel& costs, PlanHeader& header) {
+  return ListsPlanner(mask, options, costs, header).run();
 }
 
 }  // namespace fdma

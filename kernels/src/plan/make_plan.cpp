@@ -29,6 +29,8 @@
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/served_pairs.hpp"
 #include "fdma/formats/set_algebra.hpp"
+#include "fdma/kernels/cost_model.hpp"
+#include "fdma/kernels/device_profile.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "plan/closed_form.hpp"
 #include "plan/groups.hpp"
@@ -226,14 +228,38 @@ Result<PlanHeader> header_for(const BlockMask& mask, const AttentionShape& shape
   return header;
 }
 
-// The number of workers for which rows are split; 0: rows stay whole.
-std::int32_t workers_to_split_for(const PlanOptions& options) {
+// The costs by which the choices of a plan are made.
+Result<CostModel> costs_of(const PlanHeader& header, const PlanOptions& options) {
+  const BlockShape tile{header.heads_per_tile * header.tile.block_q, header.tile.block_kv};
+  const std::shared_ptr<const DeviceProfile> profile =
+      options.profile != nullptr ? options.profile : default_profile(header.backend);
+  if (profile == nullptr) return cost_model_without_profile(tile, header.direction);
+  return cost_model(*profile, header.shape, header.direction, tile, header.score);
+}
+
+// The number of workers that run the header.
+std::int32_t workers_of(const PlanOptions& options, const CostModel& costs) {
+  if (options.num_workers > 0) return options.num_workers;
   const std::int32_t split_workers = options.backend.traits().split_workers;
-  if (split_workers == 0 || options.direction == Direction::backward ||
-      options.split != SplitMode::automatic) {
-    return 0;
+  return options.profile != nullptr || split_workers == 0 ? costs.num_workers : split_workers;
+}
+
+bool may_split(const PlanOptions& options) {
+  return options.backend.traits().split_workers > 0 && options.direction == Direction::forward &&
+         options.split == SplitMode::automatic;
+}
+
+// Begins the report of the choices of a plan, and returns for how many workers they are made.
+std::int32_t begin_report(const BlockMask& mask, const PlanOptions& options, const CostModel& costs,
+                          PlanHeader& header) {
+  header.report.profile = costs.profile;
+  header.report.num_workers = workers_of(options, costs);
+  if (header.backend.traits().packs_heads && !header.is_backward() &&
+      options.pack == PackMode::automatic) {
+    header.report.decisions.push_back(
+        packing_decision(mask, header, costs, header.report.num_workers));
   }
-  return options.num_workers == 0 ? split_workers : options.num_workers;
+  return header.report.num_workers;
 }
 
 // A plan that stores the closed form of the mask.
@@ -244,16 +270,20 @@ Result<AttentionPlan> closed_form_plan_of(const BlockMask& mask, const Attention
   FDMA_TRY_VOID(set_closed_forms(mask, plan));
   plan.heads_in_l2 = static_cast<std::int32_t>(
       std::min<std::int64_t>(heads_in_l2(header, options.l2_bytes), shape.heads_kv));
-  if (const std::int32_t num_workers = workers_to_split_for(options); num_workers > 0) {
-    plan.num_splits = closed_form_splits(header, plan, num_workers);
+  FDMA_TRY(const CostModel costs, costs_of(header, options));
+  const std::int32_t num_workers = begin_report(mask, options, costs, header);
+  if (may_split(options)) {
+    header.report.decisions.push_back(split_closed_form(header, costs, num_workers, plan));
   }
+  header.report.decisions.push_back(
+      l2_decision(header, plan.heads_in_l2, shape.heads_kv, options.l2_bytes, costs, num_workers));
   header.counts = count_closed_form_tiles(header, plan);
   return AttentionPlan{std::move(header), std::move(plan)};
 }
 
 // A plan with the work tiles of `mask`, whose rows are those of the header.
 Result<AttentionPlan> segment_plan_of(const BlockMask& mask, PlanHeader header,
-                                      const PlanOptions& options) {
+                                      const PlanOptions& options, const CostModel& costs) {
   const AttentionShape& shape = header.shape;
   std::int64_t num_work_tiles = 0, most_rows = 0;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
@@ -271,16 +301,21 @@ Result<AttentionPlan> segment_plan_of(const BlockMask& mask, PlanHeader header,
           mask.num_groups() * most_rows * static_cast<std::int64_t>(sizeof(PlannedRow)),
       "make_plan"));
   SegmentPlan plan;
-  FDMA_TRY(const std::vector<PlannedGroup> groups, plan_groups(mask, options, header, plan));
+  const std::int32_t num_workers = header.report.num_workers;
+  FDMA_TRY(const std::vector<PlannedGroup> groups,
+           plan_groups(mask, options, costs, num_workers, header, plan));
   plan.work_tiles.reserve(static_cast<std::size_t>(num_work_tiles));
   std::vector<std::size_t> l2_groups{0};
   for (std::int64_t kv = 0; kv < num_kv_heads; kv += l2_group) {
     append_l2_group(mask, groups, kv, std::min(kv + l2_group, num_kv_heads), header, plan);
     l2_groups.push_back(plan.work_tiles.size());
   }
-  if (const std::int32_t num_workers = workers_to_split_for(options); num_workers > 0) {
-    split_rows(header, l2_groups, num_workers, plan);
+  if (may_split(options)) {
+    header.report.decisions.push_back(split_rows(header, l2_groups, costs, num_workers, plan));
   }
+  header.report.decisions.push_back(l2_decision(header, std::min(l2_group, num_kv_heads),
+                                                num_kv_heads, options.l2_bytes, costs,
+                                                num_workers));
   return AttentionPlan{std::move(header), std::move(plan)};
 }
 
@@ -294,9 +329,11 @@ Result<AttentionPlan> plan_here(const BlockMask& mask, const AttentionShape& sha
       return closed_form_plan_of(mask, shape, score, options);
     }
     FDMA_TRY(PlanHeader header, header_for(mask, shape, score, options));
-    if (!header.is_backward()) return segment_plan_of(mask, std::move(header), options);
+    FDMA_TRY(const CostModel costs, costs_of(header, options));
+    begin_report(mask, options, costs, header);
+    if (!header.is_backward()) return segment_plan_of(mask, std::move(header), options, costs);
     if (header.backend.traits().has_kv_worklists && options.columns != ColumnMode::scan) {
-      FDMA_TRY(std::optional<KvWorklist> lists, make_kv_worklist(mask, shape, options));
+      FDMA_TRY(std::optional<KvWorklist> lists, make_kv_worklist(mask, options, costs, header));
       if (lists) {
         header.counts = count_kv_worklist(shape, *lists);
         return AttentionPlan{std::move(header), *std::move(lists)};
@@ -305,7 +342,7 @@ Result<AttentionPlan> plan_here(const BlockMask& mask, const AttentionShape& sha
     SetAlgebraOptions rows_are_keys;
     rows_are_keys.block = header.mask_tile();
     FDMA_TRY(const BlockMask transposed, transpose(mask, rows_are_keys));
-    return segment_plan_of(transposed, std::move(header), options);
+    return segment_plan_of(transposed, std::move(header), options, costs);
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory,
                  "make_plan: not enough memory for the plan; larger tiles or columns = scan need "

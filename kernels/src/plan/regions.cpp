@@ -117,10 +117,11 @@ class StoredKeys {
 
 class Chooser {
  public:
-  Chooser(const SegmentMask& mask, ColumnMode mode, const RegionCosts& costs)
+  Chooser(const SegmentMask& mask, ColumnMode mode, const CostModel& costs, double least_gain)
       : mask_(mask),
         mode_(mode),
         costs_(costs),
+        least_gain_(mode == ColumnMode::gather ? 0 : least_gain),
         columns_(mask),
         row_words_(static_cast<std::size_t>(ceil_div(mask.num_tile_cols(), 64))) {
     if (mode != ColumnMode::scan) stored_.emplace_back(mask);
@@ -137,9 +138,10 @@ class Chooser {
   }
 
  private:
-  double cost_of(const RegionCost& cost, std::int64_t tiles, std::int64_t keys) const {
-    return cost.tile * static_cast<double>(tiles) +
-           cost.keys * static_cast<double>(keys) / mask_.block.block_kv;
+  // Tiles of a kind in which `keys` keys are live.
+  WorkCost cost_of(SegmentKind kind, std::int64_t tiles, std::int64_t keys) const {
+    const std::int64_t computed = costs_.skips_dead_keys ? keys : tiles * mask_.block.block_kv;
+    return costs_.tiles(plan_kind(kind), static_cast<double>(tiles), static_cast<double>(computed));
   }
   std::int64_t keys_of(const TileSegment& segment) const {
     return std::min(std::int64_t{segment.end_tile} * mask_.block.block_kv, mask_.kv_len) -
@@ -150,31 +152,31 @@ class Chooser {
               std::vector<std::uint64_t>& gathered) {
     std::int64_t num_entries = 0, num_column_keys = 0, full_keys = 0;
     bool is_forced = false;
-    double gathered_tiles_cost = 0;
+    WorkCost tiles_cost, gathered_tiles_cost;
     words_.assign(row_words_, 0);
     for (const TileSegment& segment : segments) {
-      const RegionCost& cost = costs_of_kind(costs_, segment.kind);
       const std::int64_t num_tiles = segment.end_tile - segment.first_tile;
       if (segment.kind == SegmentKind::full) {
         full_keys += keys_of(segment);
-        out.tiles_cost += cost_of(cost, num_tiles, keys_of(segment));
+        tiles_cost += cost_of(segment.kind, num_tiles, keys_of(segment));
         continue;
       }
       const bool is_column = segment.kind == SegmentKind::columns;
       if (mode_ == ColumnMode::scan) {
-        out.tiles_cost += cost_of(cost, num_tiles, is_column ? 0 : keys_of(segment));
+        tiles_cost += cost_of(segment.kind, num_tiles, is_column ? 0 : keys_of(segment));
         continue;
       }
       for (std::int64_t col = segment.first_tile; col < segment.end_tile; ++col) {
         const TileKeys keys = is_column ? TileKeys{columns_.of(col), columns_.of(col)}
                                         : stored_.front().of(segment, col);
-        const double tile_cost = cost_of(cost, 1, keys.keys);
-        out.tiles_cost += tile_cost;
+        const WorkCost tile_cost = cost_of(segment.kind, 1, keys.keys);
+        tiles_cost += tile_cost;
         if (is_column) num_column_keys += keys.entries;
         const bool is_asked_for = mode_ == ColumnMode::gather && is_column;
-        const double entries_cost =
-            costs_.gather * static_cast<double>(keys.entries) / mask_.block.block_kv;
-        if (!is_asked_for && entries_cost >= tile_cost) continue;
+        const bool is_cheaper =
+            costs_.can_gather() &&
+            costs_.entry_us() * static_cast<double>(keys.entries) < costs_.us(tile_cost);
+        if (!is_asked_for && !is_cheaper) continue;
         is_forced |= is_asked_for;
         num_entries += keys.entries;
         gathered_tiles_cost += tile_cost;
@@ -185,24 +187,20 @@ class Chooser {
     if (mode_ == ColumnMode::scan) {
       // Keys of full tiles have one interval there.
       if (!mask_.column_offsets.empty()) out.num_scanned = columns_.total() - full_keys;
-      out.tiles_cost += cost_of(costs_.columns, 0, out.num_scanned);
-      out.cost = out.tiles_cost;
+      if (costs_.skips_dead_keys) tiles_cost += cost_of(SegmentKind::columns, 0, out.num_scanned);
+      out.tiles_us = out.us = costs_.us(tiles_cost);
       return;
     }
     out.num_scanned = num_column_keys;
-    out.cost = out.tiles_cost;
+    out.tiles_us = out.us = costs_.us(tiles_cost);
     if (num_entries == 0) return;
-    const std::int64_t num_computed =
-        ceil_div(num_entries, costs_.gather_step) * costs_.gather_step;
-    const double with_list =
-        out.tiles_cost - gathered_tiles_cost +
-        costs_.gather * static_cast<double>(num_computed) / mask_.block.block_kv;
-    const double least_gain = mode_ == ColumnMode::gather ? 0 : costs_.least_gain;
-    if (!is_forced && with_list >= (1 - least_gain) * out.tiles_cost) {
+    const double with_list_us =
+        costs_.us(tiles_cost - gathered_tiles_cost + costs_.index_list(num_entries));
+    if (!is_forced && with_list_us >= (1 - least_gain_) * out.tiles_us) {
       forget(segments, out);
       return;
     }
-    out.cost = with_list;
+    out.us = with_list_us;
     out.num_gathered = num_entries;
     out.first_word = static_cast<std::int64_t>(gathered.size());
     gathered.insert(gathered.end(), words_.begin(), words_.end());
@@ -221,7 +219,8 @@ class Chooser {
 
   const SegmentMask& mask_;
   ColumnMode mode_;
-  const RegionCosts& costs_;
+  const CostModel& costs_;
+  double least_gain_;
   ColumnKeys columns_;
   std::vector<StoredKeys> stored_;  // filled only where needed
   std::size_t row_words_;
@@ -230,36 +229,23 @@ class Chooser {
 
 }  // namespace
 
-const RegionCost& costs_of_kind(const RegionCosts& costs, SegmentKind kind) {
-  switch (kind) {
-    case SegmentKind::full:
-      return costs.full;
-    case SegmentKind::bitmap:
-      return costs.bitmap;
-    case SegmentKind::rows:
-      return costs.rows;
-    case SegmentKind::columns:
-      return costs.columns;
-  }
-  return costs.full;
-}
-
-bool may_gain(const SegmentMask& mask, const RegionCosts& costs) {
-  if (costs.full.tile == 0) return true;  // keys are the only cost
+bool may_gain(const SegmentMask& mask, const CostModel& costs, double least_gain) {
+  if (costs.skips_dead_keys) return true;  // keys are nearly the only cost
   double visited = 0, partial = 0;
   for_each_tile_row(mask, [&](std::int32_t, std::span<const TileSegment> segments) {
     for (const TileSegment& segment : segments) {
       const double cost =
-          costs_of_kind(costs, segment.kind).tile * (segment.end_tile - segment.first_tile);
+          costs.tile_us(plan_kind(segment.kind)) * (segment.end_tile - segment.first_tile);
       visited += cost;
       if (segment.kind != SegmentKind::full) partial += cost;
     }
   });
-  return partial > costs.least_mask_gain * visited;
+  return partial > least_gain * visited;
 }
 
-Regions choose_regions(const SegmentMask& mask, ColumnMode mode, const RegionCosts& costs) {
-  return Chooser(mask, mode, costs).run();
+Regions choose_regions(const SegmentMask& mask, ColumnMode mode, const CostModel& costs,
+                       double least_gain) {
+  return Chooser(mask, mode, costs, least_gain).run();
 }
 
 }  // namespace fdma

@@ -6,17 +6,15 @@
 #include <vector>
 
 #include "fdma/formats/segment_mask.hpp"
+#include "fdma/kernels/cost_model.hpp"
 #include "fdma/kernels/plan.hpp"
 
 namespace fdma {
 
-/// The costs of tiles of one kind.
-const RegionCost& costs_of_kind(const RegionCosts& costs, SegmentKind kind);
-
-/// The choice for one tile row: what is gathered, and what it costs.
+/// The choice for one tile row: what is gathered, and what it costs one worker.
 struct RowRegions {
-  double tiles_cost = 0;          ///< if every tile is visited
-  double cost = 0;                ///< as chosen; both exclude the work tile's own cost
+  double tiles_us = 0;            ///< if every tile is visited
+  double us = 0;                  ///< as chosen; both exclude the work tile's own cost
   std::int64_t num_scanned = 0;   ///< live keys of column tiles that are visited
   std::int64_t num_gathered = 0;  ///< entries of its kv index list; 0: none
   std::int64_t first_word = 0;    ///< offset of its bits, where it has a list
@@ -41,13 +39,16 @@ struct Regions {
 ///   scan       nothing is gathered
 ///   gather     every column tile, and of the other partial tiles those that this makes cheaper
 ///   automatic  the partial tiles whose entries cost less in a list, where that makes the row
-///              cheaper by least_gain
+///              cheaper by least_gain (LeastGains::row)
+///
+/// A kernel that cannot gather (CostModel::can_gather) gathers what `gather` asks for alone.
 ///
 /// Cost: O(keys + intervals + tiles), and stored partial cells / 64.
-Regions choose_regions(const SegmentMask& mask, ColumnMode mode, const RegionCosts& costs);
+Regions choose_regions(const SegmentMask& mask, ColumnMode mode, const CostModel& costs,
+                       double least_gain);
 
-/// False if gathering cannot save least_mask_gain of what the mask costs, even if its partial tiles
-/// were free. Cost: O(tile rows and their segments), without a look at keys.
-bool may_gain(const SegmentMask& mask, const RegionCosts& costs);
+/// False if gathering cannot save least_gain (LeastGains::mask) of what the mask costs, even if its
+/// partial tiles were free. Cost: O(tile rows and their segments), without a look at keys.
+bool may_gain(const SegmentMask& mask, const CostModel& costs, double least_gain);
 
 }  // namespace fdma

@@ -69,6 +69,7 @@ std::string to_text(const PlanHeader& header, const SegmentPlan& plan, std::int6
     text += fmt::format("split rows {}, partial results {}\n", plan.split_rows.size(),
                         num_partials(plan));
   }
+  text += to_text(header.report);
   const std::int64_t shown = std::min(max_shown, num_work_tiles);
   for (std::int64_t i = 0; i < shown; ++i) {
     const WorkTile& work_tile = plan.work_tiles[static_cast<std::size_t>(i)];

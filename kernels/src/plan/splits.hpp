@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fdma/formats/block_mask.hpp"
+#include "fdma/kernels/cost_model.hpp"
 #include "fdma/kernels/plan.hpp"
 
 namespace fdma {
@@ -24,6 +25,10 @@ std::int32_t heads_per_tile_of_group(std::int32_t group_size);
 std::int32_t packed_heads(const BlockMask& mask, const AttentionShape& shape,
                           std::int32_t tile_rows);
 
+/// The choice that packed_heads made, with what both ways cost under a full mask.
+PlanDecision packing_decision(const BlockMask& mask, const PlanHeader& header,
+                              const CostModel& costs, std::int32_t num_workers);
+
 /// A part of a row: tiles [first_tile, first_tile + num_tiles).
 struct SplitRun {
   std::int32_t first_tile;
@@ -35,30 +40,34 @@ struct SplitRun {
 /// come first.
 SplitRun split_run_of(std::int32_t num_tiles, std::int32_t num_split_runs, std::int32_t index);
 
-/// Predicted time of combining the split rows of a plan, in full tiles; 0 if no row is split.
-double combine_tiles(const PlanHeader& header, const SegmentPlan& plan);
-double combine_tiles(const PlanHeader& header, const ClosedFormPlan& plan);
-double combine_tiles(const PlanHeader& header, const KvWorklist& lists);
+/// Query rows of the partial results of a plan, which combining reads; 0 if no row is split.
+std::int64_t combined_rows(const PlanHeader& header, const SegmentPlan& plan);
+std::int64_t combined_rows(const PlanHeader& header, const ClosedFormPlan& plan);
+std::int64_t combined_rows(const PlanHeader& header, const KvWorklist& lists);
 
-/// Predicted time, in full tiles, of a plan's work tiles on `num_workers` workers, each of which
-/// takes the next work tile when it is free, and of combining the split rows.
-double predicted_tiles(const PlanHeader& header, const SegmentPlan& plan, std::int32_t num_workers);
-double predicted_tiles(const PlanHeader& header, const ClosedFormPlan& plan,
-                       std::int32_t num_workers);
+/// Predicted microseconds of a forward plan's work tiles on `num_workers` workers, each of which
+/// takes the next work tile when it is free, and of combining the split rows. It is what
+/// estimate_plan predicts for both, except that a part of a split row is taken to cost its share of
+/// the row's tiles.
+double predicted_us(const PlanHeader& header, const SegmentPlan& plan, const CostModel& costs,
+                    std::int32_t num_workers);
+double predicted_us(const PlanHeader& header, const ClosedFormPlan& plan, const CostModel& costs,
+                    std::int32_t num_workers);
 
-/// Number of parts into which each row of a closed-form plan is split, by the same prediction; 1 if
-/// splitting gains less than 3 %.
-std::int32_t closed_form_splits(const PlanHeader& header, const ClosedFormPlan& plan,
-                                std::int32_t num_workers);
+/// Sets plan.num_splits, the number of parts into which each row of a closed-form plan is split, by
+/// the same prediction: 1 if splitting gains less than LeastGains::split. Returns what was compared.
+PlanDecision split_closed_form(const PlanHeader& header, const CostModel& costs,
+                               std::int32_t num_workers, ClosedFormPlan& plan);
 
-/// Splits rows of `plan`, whose work tiles are whole, if that reduces predicted_tiles by at least
-/// 3 %; otherwise leaves the plan as it is. The work tiles of group i of heads in L2, which are
-/// [l2_groups[i], l2_groups[i + 1]) before the split, stay together, longest first.
+/// Splits rows of `plan`, whose work tiles are whole, if that reduces predicted_us by at least
+/// LeastGains::split; otherwise leaves the plan as it is. Returns what was compared. The work tiles
+/// of group i of heads in L2, which are [l2_groups[i], l2_groups[i + 1]) before the split, stay
+/// together, longest first.
 ///
 /// Cost: O(work tiles log workers) if workers are busy anyway. Otherwise the same for each part
 /// size that is tried, some dozens at most.
-void split_rows(const PlanHeader& header, std::span<const std::size_t> l2_groups,
-                std::int32_t num_workers, SegmentPlan& plan);
+PlanDecision split_rows(const PlanHeader& header, std::span<const std::size_t> l2_groups,
+                        const CostModel& costs, std::int32_t num_workers, SegmentPlan& plan);
 
 /// Partial results that a launch of the plan leaves in its workspace.
 std::int64_t num_partials(const SegmentPlan& plan);

@@ -117,6 +117,16 @@ class AttentionPlan:
         """Bytes of the plan where it runs, that of the gradients included once it is made."""
         return self._forward.nbytes + (0 if self._backward is None else self._backward.nbytes)
 
+    def explain(self) -> str:
+        """What the planner chose for the forward call, one choice a line, with the predicted costs.
+
+        >>> import fdma
+        >>> shape = (1, 2, 300, 64)
+        >>> print(fdma.plan("causal", q=shape, k=shape).explain().splitlines()[0])
+        costs by cpu, 8 workers
+        """
+        return self._forward.choices
+
     def predict(self, device: Device | None = None) -> Estimate:
         """What `fdma.estimate` predicts for it on a device; None means its own backend.
 

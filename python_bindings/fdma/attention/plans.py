@@ -78,7 +78,7 @@ class Place:
 class Entry:
     """A cached plan, what is known of it since it was made, and the time of its last use."""
 
-    __slots__ = ("__weakref__", "last_use", "nbytes", "num_work_tiles", "plan", "tile")
+    __slots__ = ("__weakref__", "choices", "last_use", "nbytes", "num_work_tiles", "plan", "tile")
 
     def __init__(
         self,
@@ -86,11 +86,13 @@ class Entry:
         nbytes: int,
         tile: tuple[int, int] = (0, 0),
         num_work_tiles: int = 0,
+        choices: str = "",
     ) -> None:
         self.plan = plan
         self.nbytes = nbytes
         self.tile = tile
         self.num_work_tiles = num_work_tiles
+        self.choices = choices
         self.last_use = time.monotonic_ns()
 
     @property
@@ -240,7 +242,7 @@ def _make(mask: BlockMask, geometry: Geometry, place: Place | None, num_threads:
         waits=True,
         deterministic=geometry.deterministic,
     )
-    return Entry(prepared, prepared.nbytes, plan.tile, plan.num_work_tiles)
+    return Entry(prepared, prepared.nbytes, plan.tile, plan.num_work_tiles, plan.choices)
 
 
 plans = Plans()

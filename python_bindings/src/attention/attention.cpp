@@ -388,6 +388,9 @@ void bind_attention(nb::module_& module) {
       .def_prop_ro("counts", &counts_of,
                    nb::for_getter(nb::sig("def counts(self) -> dict[str, int]")),
                    "The numbers of tiles of each kind and of index tiles, over all work tiles.")
+      .def_prop_ro(
+          "choices", [](const AttentionPlan& plan) { return to_text(plan.report); },
+          "What the planner chose, what else it considered, and the predicted costs.")
       .def("__str__", [](const AttentionPlan& plan) { return to_text(plan); });
   module.def(
       "make_plan", &make_attention_plan, nb::arg("mask"), nb::kw_only(),

@@ -112,6 +112,23 @@ nb::dict plan_dict(const PlanCounts& counts, std::int64_t bytes) {
   return result;
 }
 
+nb::dict choice_dict(const PlanDecision& decision) {
+  nb::dict result;
+  nb::list alternatives;
+  for (const PlanAlternative& each : decision.alternatives) {
+    nb::dict entry;
+    entry["name"] = each.name;
+    entry["cost_us"] = or_none(each.cost_us);
+    entry["reason"] = text_or_none(each.reason);
+    alternatives.append(entry);
+  }
+  result["subject"] = decision.subject;
+  result["taken"] = decision.alternatives[decision.taken].name;
+  result["alternatives"] = alternatives;
+  result["rule"] = text_or_none(decision.rule);
+  return result;
+}
+
 nb::dict report_dict(const SavingsReport& report) {
   nb::dict result;
   nb::dict device;
@@ -138,6 +155,10 @@ nb::dict report_dict(const SavingsReport& report) {
   result["partial_dead_cells"] = report.partial_dead_cells;
   result["wasted_share"] = report.wasted_share;
   result["plan"] = plan_dict(report.counts, report.plan_bytes);
+  nb::list choices;
+  for (const PlanDecision& decision : report.choices.decisions)
+    choices.append(choice_dict(decision));
+  result["choices"] = choices;
   nb::list formats;
   for (const FormatSize& size : report.formats) {
     nb::dict entry;

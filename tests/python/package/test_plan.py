@@ -89,6 +89,9 @@ def test_shows_itself() -> None:
     assert plan.predict().device == "cpu"
     said = fdma.plan("causal", **SHAPE, dtype="bfloat16").predict("h200")
     assert said.device == "h200" and said.time_ms > 0
+    choices = plan.explain().splitlines()
+    assert choices[0] == "costs by cpu, 8 workers"
+    assert choices[1].startswith("choice columns: scan ") and "; not gather " in choices[1]
     with pytest.raises(TypeError, match=r"AttentionPlan: fdma\.plan makes them"):
         fdma.AttentionPlan()
 

@@ -161,6 +161,27 @@ def test_workers_change_the_schedule(tmp_path: Path) -> None:
     assert many["makespan_us"] == pytest.approx(many["longest_item_us"])
 
 
+def test_the_profile_that_prices_a_plan_makes_it(tmp_path: Path) -> None:
+    maskc(tmp_path, "compile", "--spec", "k % 32 == 0", "--q-len", "1000", "-o", "m.h5")
+    words = ["estimate", "m.h5", "--device", "device.json", "--head-dim", "32", "--dtype", "fp32"]
+    for compute_us, taken in ((10.0, "gather"), (1e4, "scan")):
+        device = profile()
+        gather = {"tile_us": 0.0, "compute_us": compute_us}
+        device["kernels"][0]["tiles"][0]["gather"] = gather
+        (tmp_path / "device.json").write_text(json.dumps(device))
+        document = maskc_json(tmp_path, *words)
+        choices = {each["subject"]: each for each in document["choices"]}
+        columns = choices["columns"]
+        assert columns["taken"] == taken
+        cost_us = {each["name"]: each["cost_us"] for each in columns["alternatives"]}
+        assert cost_us["gather"] <= cost_us["scan"]
+        # All work but the work tiles themselves, on two workers.
+        masked = document["masked"]
+        items_us = masked["num_items"] * 1.0
+        assert cost_us[taken] * 2 == pytest.approx(masked["busy_us"] - items_us)
+        assert f"columns: {taken} " in maskc(tmp_path, *words)
+
+
 def test_text_says_that_a_profile_is_provisional(tmp_path: Path) -> None:
     maskc(tmp_path, "compile", "--spec", "causal", "--q-len", "1000", "-o", "m.h5")
     assert "a provisional profile" not in maskc(tmp_path, "estimate", "m.h5")

@@ -293,6 +293,7 @@ const Command& bench_command() {
     made.options.push_back(deterministic_option());
     for (const OptionSpec& option : dynamic_mask_options()) made.options.push_back(option);
     made.options.push_back(backend_option());
+    made.options.push_back(plan_device_option());
     made.options.push_back(tile_option());
     made.options.push_back(plan_form_option());
     made.options.push_back(columns_option());

@@ -11,6 +11,7 @@
 #include "cli/progress.hpp"
 #include "inputs/mask_operand.hpp"
 #include "run/attention_input.hpp"
+#include "run/device_argument.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -27,27 +28,6 @@ Json tile_json(BlockShape tile) { return {{"q", tile.block_q}, {"kv", tile.block
 
 std::string tile_text(BlockShape tile) {
   return fmt::format("{} x {}", tile.block_q, tile.block_kv);
-}
-
-/// A profile that comes with the library, or a file.
-Outcome<DeviceProfile> read_device(const Arguments& arguments) {
-  const std::string device = arguments.find("device").value_or("h200");
-  const std::vector<std::string_view> names = shipped_profile_names();
-  if (std::find(names.begin(), names.end(), device) != names.end()) {
-    FDMA_TRY(DeviceProfile profile, shipped_profile(device));
-    return profile;
-  }
-  if (device.find_first_of("./") == std::string::npos) {
-    const auto near = nearest(device, names);
-    return usage_failure(fmt::format(
-        "--device: expected {} or a profile's file (.json), got '{}'{}", fmt::join(names, ", "),
-        device, near ? fmt::format("; did you mean {}?", *near) : ""));
-  }
-  Result<DeviceProfile> profile = read_profile(device);
-  if (!profile) {
-    return CommandFailure{ExitCode::file, fmt::format("--device: {}", profile.error().message)};
-  }
-  return *std::move(profile);
 }
 
 /// The number of batch elements or heads. The mask fixes it unless the mask has only 1.
@@ -126,6 +106,19 @@ Json time_json(const PlanEstimate& estimate) {
           {"computed_cells", estimate.work.cells()}};
 }
 
+Json decision_json(const PlanDecision& decision) {
+  Json document{{"subject", decision.subject},
+                {"taken", decision.alternatives[decision.taken].name},
+                {"alternatives", Json::array()},
+                {"rule", reason_json(decision.rule)}};
+  for (const PlanAlternative& each : decision.alternatives) {
+    document["alternatives"].push_back({{"name", each.name},
+                                        {"cost_us", or_null(each.cost_us)},
+                                        {"reason", reason_json(each.reason)}});
+  }
+  return document;
+}
+
 Json report_json(const MaskOperand& operand, const SavingsReport& report) {
   const AttentionShape& shape = report.shape;
   Json document;
@@ -158,6 +151,10 @@ Json report_json(const MaskOperand& operand, const SavingsReport& report) {
       {"column_entries", counts.column_entries}, {"gather_chunks", counts.gather_chunks},
       {"gather_entries", counts.gather_entries}, {"moved_keys", counts.moved_keys},
       {"empty_items", counts.empty_items},       {"bytes", report.plan_bytes}};
+  document["choices"] = Json::array();
+  for (const PlanDecision& decision : report.choices.decisions) {
+    document["choices"].push_back(decision_json(decision));
+  }
   document["formats"] = Json::array();
   for (const FormatSize& size : report.formats) {
     document["formats"].push_back({{"format", to_string(size.format)},
@@ -246,6 +243,28 @@ void add_counts(const SavingsReport& report, Lines& lines) {
   lines.add("plan", bytes_text(report.plan_bytes));
 }
 
+std::string alternative_text(const PlanAlternative& alternative) {
+  std::string text = alternative.name;
+  if (alternative.cost_us) text += " " + time_text(*alternative.cost_us);
+  if (!alternative.reason.empty()) text += fmt::format(" ({})", alternative.reason);
+  return text;
+}
+
+/// One line for each choice of the plan: what was taken, then what was not.
+void add_choices(const SavingsReport& report, Lines& lines) {
+  for (const PlanDecision& decision : report.choices.decisions) {
+    std::string value = fmt::format("{}: {}", decision.subject,
+                                    alternative_text(decision.alternatives[decision.taken]));
+    const char* separator = "; not ";
+    for (std::size_t i = 0; i < decision.alternatives.size(); ++i) {
+      if (i == decision.taken) continue;
+      value += separator + alternative_text(decision.alternatives[i]);
+      separator = ", ";
+    }
+    lines.add(&decision == &report.choices.decisions.front() ? "choices" : "", value);
+  }
+}
+
 void add_formats(const SavingsReport& report, MaskFormat stored, Lines& lines) {
   for (const FormatSize& size : report.formats) {
     std::string value = fmt::format("{:<11}", to_string(size.format));
@@ -293,13 +312,14 @@ std::string report_text(const MaskOperand& operand, const SavingsReport& report)
                         report.is_provisional ? "; a provisional profile: times are rough" : ""));
   add_times(report, lines);
   add_counts(report, lines);
+  add_choices(report, lines);
   add_formats(report, operand.mask.format(), lines);
   add_candidates(report, lines);
   return fmt::format("{}, {}\n{}", operand.label, lengths_text(operand.mask.shape), lines.take());
 }
 
 Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
-  FDMA_TRY(const DeviceProfile profile, read_device(arguments));
+  FDMA_TRY(const DeviceProfile profile, read_device(arguments, "h200"));
   FDMA_TRY(const EstimateOptions options, read_options(arguments));
   FDMA_TRY(const DenseReadOptions dense, dense_read_options(arguments));
   FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
@@ -337,13 +357,9 @@ const Command& estimate_command() {
             "Times come from the constants of a device profile. h200 and h100 (measured) and cpu "
             "(provisional) come with the tool; fdma-maskc calibrate measures this machine.",
         .options =
-            {{.name = "device",
-              .value = "DEVICE",
-              .help =
-                  "h200 (the default), h100, cpu, or the file of a profile, as calibrate writes "
-                  "it.",
-              .takes_file = true,
-              .suggestions = shipped_profile_names()},
+            {device_option(
+                 "h200 (the default), h100, cpu, or the file of a profile, as calibrate writes "
+                 "it."),
              {.name = "heads",
               .value = "N",
               .help = "Query heads (default: those of the mask if it tells them apart, else 32)."},

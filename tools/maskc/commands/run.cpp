@@ -399,6 +399,7 @@ const Command& run_command() {
                             .help = "Multiplies q k^T (default 1 / sqrt(head_dim))."});
     for (const OptionSpec& option : dynamic_mask_options()) made.options.push_back(option);
     made.options.push_back(backend_option());
+    made.options.push_back(plan_device_option());
     made.options.push_back(tile_option());
     made.options.push_back(plan_form_option());
     made.options.push_back(columns_option());

@@ -8,12 +8,15 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <utility>
 
 #include "cli/file_reading.hpp"
 #include "cli/number_text.hpp"
 #include "fdma/base/memory.hpp"
 #include "fdma/kernels/backends.hpp"
 #include "fdma/kernels/device_profile.hpp"
+#include "run/device_argument.hpp"
 #include "run/element_values.hpp"
 #include "run/parallel_rows.hpp"
 
@@ -107,6 +110,14 @@ Status check_range(const FileTensor& tensor, std::string_view what, std::int64_t
   if (got >= low && got <= high) return Nothing{};
   return usage_failure(fmt::format("{}: {}: expected {} to {}, got {} in {}", tensor.label, what,
                                    low, high, got, to_string(tensor.spec)));
+}
+
+/// A plan is made by the costs of the device that it runs on, or of the default one.
+Status check_device(const PlanOptions& options) {
+  if (options.profile == nullptr || options.profile->backend == options.backend) return Nothing{};
+  return usage_failure(fmt::format("--device: {} is a profile for {}, but {} computes",
+                                   options.profile->name, to_string(options.profile->backend),
+                                   to_string(options.backend)));
 }
 
 }  // namespace
@@ -238,6 +249,13 @@ OptionSpec columns_option() {
           .choices = {"automatic", "scan", "gather", "reorder"}};
 }
 
+OptionSpec plan_device_option() {
+  return device_option(
+      "Device by whose costs the plan is made: h200, h100, cpu, or the file of a profile, as "
+      "calibrate writes it. Its plans must run on the backend that computes (default: the "
+      "profile that comes with that backend, h200 for sm90).");
+}
+
 Outcome<PlanChoice> plan_choice(const Arguments& arguments) {
   PlanChoice choice;
   const std::string backend = arguments.find("backend").value_or("auto");
@@ -254,6 +272,10 @@ Outcome<PlanChoice> plan_choice(const Arguments& arguments) {
   if (const auto columns = arguments.find("columns")) {
     FDMA_TRY(choice.options.columns, parse_column_mode(*columns));
   }
+  if (arguments.has("device")) {
+    FDMA_TRY(DeviceProfile profile, read_device(arguments, {}));
+    choice.options.profile = std::make_shared<const DeviceProfile>(std::move(profile));
+  }
   return choice;
 }
 
@@ -261,9 +283,11 @@ Outcome<std::shared_ptr<const AttentionPlan>> make_chosen_plan(const BlockMask& 
                                                                const AttentionProblem& problem,
                                                                const PlanChoice& choice) {
   PlanOptions options = choice.options;
+  FDMA_TRY_VOID(check_device(options));
   Result<AttentionPlan> plan = make_plan(mask, problem.shape, problem.score, options);
   if (!plan && choice.is_auto && plan.error().code == ErrorCode::unsupported) {
     options.backend = Backend::cpu;
+    FDMA_TRY_VOID(check_device(options));
     plan = make_plan(mask, problem.shape, problem.score, options);
   }
   if (!plan) return std::move(plan).error();

@@ -49,18 +49,21 @@ std::vector<OptionSpec> random_options();
 Status check_no_random_options(const Arguments& arguments);
 OptionSpec tile_option();
 OptionSpec backend_option();
+/// --device of run and bench.
+OptionSpec plan_device_option();
 OptionSpec plan_form_option();
 /// --columns, which estimate has too.
 OptionSpec columns_option();
 
-/// The choice by --tile, --backend, --plan-form and --columns. With --backend auto (is_auto), the
+/// The choice by --tile, --backend, --plan-form, --columns and --device. With --backend auto (is_auto), the
 /// backend is the best one of this machine, or cpu if the best one has no kernels for the tensors.
 struct PlanChoice {
   PlanOptions options;
   bool is_auto = false;
 };
 Outcome<PlanChoice> plan_choice(const Arguments& arguments);
-/// The plan of the chosen backend. Failures: those of make_plan.
+/// The plan of the chosen backend. Failures: those of make_plan; usage for a --device whose plans run
+/// on another backend.
 Outcome<std::shared_ptr<const AttentionPlan>> make_chosen_plan(const BlockMask& mask,
                                                                const AttentionProblem& problem,
                                                                const PlanChoice& choice);

@@ -105,7 +105,7 @@ Outcome<SelectionChoice> selection_choice(const Arguments& arguments) {
     return usage_failure(fmt::format("--{}: expected --keep-window beside it", option));
   }
   if (choice.w == 0) return choice;
-  for (const char* option : {"tile", "plan-form", "dump"}) {
+  for (const char* option : {"tile", "plan-form", "dump", "device"}) {
     if (!arguments.has(option)) continue;
     return usage_failure(fmt::format(
         "--{}: not together with --keep-window, whose plan is made in the call", option));

@@ -47,23 +47,14 @@ enum class BitmapOrder : std::uint8_t {
   thread_fragments,  ///< two words for each of the 256 threads of a tile of 128 x 128
 };
 
-/// Costs of tiles of one kind, in full tiles: of each tile, and of a tile's worth of keys that the
-/// tiles compute.
-struct RegionCost {
-  double tile = 0;
-  double keys = 0;
-};
-
-/// The costs by which the planner treats tiles of few live keys (ColumnMode), in full tiles.
-struct RegionCosts {
-  RegionCost full, bitmap, rows, columns;
-  double gather = 0;             ///< a tile's worth of the keys of a kv index list
-  std::int64_t gather_step = 1;  ///< keys of a list are computed in multiples of this
-  double permuted_key = 0;       ///< a key of a kv permutation
-  double moving = 0;             ///< permuting keys at all
-  /// Share of a row's cost that gathering must save, or its tiles stay as they are
-  double least_gain = 0;
-  double least_mask_gain = 0;  ///< the same for the whole mask, where `automatic` gathers
+/// Gains below which the planner leaves things as they are, as shares of the predicted cost
+/// (cost_model.hpp): its predictions are no better than that.
+struct LeastGains {
+  double row = 0.03;      ///< of a tile row: gathering its tiles or permuting its keys
+  double mask = 0;        ///< of a mask: gathering at all, which another kernel may compute
+  double split = 0.03;    ///< of a call: splitting rows
+  double pack = 0.1;      ///< of a call: heads that share a tile
+  double worklist = 0.1;  ///< of a call: a kv worklist in place of tiles
 };
 
 /// What a backend computes and how its plans are made.
@@ -87,14 +78,15 @@ struct BackendTraits {
   std::int32_t split_workers = 0;  ///< workers that rows are split for by default; 0: never split
   bool reorders_keys = false;      ///< ColumnMode::automatic considers kv permutations
   bool has_kv_worklists = false;   ///< backward plans may be kv worklists
-  RegionCosts costs;
+  LeastGains least_gains = {};
+  /// The shipped device profile whose costs the planner compares unless PlanOptions::profile names
+  /// another one. Empty: every tile costs 1 us, whatever its kind, and so does a work tile beside
+  /// its tiles; splitting, gathering and permuting keys gain nothing.
+  std::string_view profile = {};
 
   // What its calls cost beside their work tiles.
   bool copies_permuted_keys = false;  ///< rows of permuted keys are copied before the kernel
-  bool has_query_passes = false;   ///< kernels before and after the backward one (query_passes.hpp)
-  double deterministic_share = 0;  ///< of a backward call's work tiles: ordered accumulation of dq
-  double correction_share = 0;     ///< the same: the correction pass of DeltaSource::corrected
-  double wide_correction_share = 0;  ///< the same above head size 128
+  bool has_query_passes = false;  ///< kernels before and after the backward one (query_passes.hpp)
 
   /// The head size that backward kernels compute, which pads with zeros; null: that of the shape.
   int (*backward_head_dim)(const AttentionShape& shape) = nullptr;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,8 @@ struct TileCosts {
   double item_us = 0;  ///< one work tile beside its tiles: queries in, result out, bookkeeping
   /// Added for each key that a tile or index tile computes, where keys and values miss L2.
   double far_key_us = 0;
+  /// Added for a work tile of a split row, which writes a partial result in float32.
+  double split_us = 0;
 
   bool can_gather() const { return gather.compute_us > 0; }
   friend bool operator==(const TileCosts&, const TileCosts&) = default;
@@ -63,8 +66,22 @@ struct KernelCosts {
   /// The same share for index tiles, which lose less. A call is slowed by each share according to
   /// the time that its tiles and its index tiles take. Files without it use that of tiles.
   double gather_slowdown = 0;
+  // What a plan adds to its work tiles. Files without these members have those of assumed_costs.
+  double combine_us = 0;        ///< combining split rows: its launch and latency
+  double combine_row_us = 0;    ///< the same: a query row of a partial result, read by all workers
+  double move_us = 0;           ///< copying the keys of kv permutations: its launch
+  double ordered_share = 0;     ///< backward: accumulating dq in a fixed order, as a share
+  double correction_share = 0;  ///< backward: the correction pass of DeltaSource::corrected
+  double list_launch_us = 0;    ///< making the kv index lists of a selection on the device
+  double list_us = 0;           ///< the same: each list
+  double list_entry_us = 0;     ///< the same: each entry
   friend bool operator==(const KernelCosts&, const KernelCosts&) = default;
 };
+
+/// `kernel` with the costs that calibration does not measure yet, from its full tiles and from
+/// earlier experiments (docs/notes/cost-model.md): TileCosts::split_us and what a plan adds to its
+/// work tiles. Calibration writes them, and a file without them gets them.
+KernelCosts assumed_costs(KernelCosts kernel, Backend backend);
 
 /// What is known of one device.
 ///
@@ -132,5 +149,9 @@ Result<DeviceProfile> read_profile(const std::string& path);
 /// invalid_argument for another name.
 std::vector<std::string_view> shipped_profile_names();
 Result<DeviceProfile> shipped_profile(std::string_view name);
+
+/// The shipped profile by which plans for `backend` are made unless PlanOptions::profile names
+/// another one (BackendTraits::profile); null if the backend has none. Read once.
+std::shared_ptr<const DeviceProfile> default_profile(Backend backend);
 
 }  // namespace fdma

@@ -1,7 +1,6 @@
 // Estimates: the predicted cost of a mask on a device before anything runs, and what it saves.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -11,28 +10,11 @@
 #include "fdma/base/result.hpp"
 #include "fdma/formats/attention_shape.hpp"
 #include "fdma/formats/block_mask.hpp"
+#include "fdma/kernels/cost_model.hpp"
 #include "fdma/kernels/device_profile.hpp"
 #include "fdma/kernels/plan.hpp"
 
 namespace fdma {
-
-/// Steps of one kind: tiles or index tiles visited, and cells computed in them.
-struct StepWork {
-  std::int64_t tiles = 0;
-  std::int64_t cells = 0;
-  friend bool operator==(const StepWork&, const StepWork&) = default;
-};
-
-/// What a plan, or one of its work tiles, computes, by PlanSegmentKind.
-struct PlanWork {
-  std::array<StepWork, 5> steps;
-
-  StepWork& of(PlanSegmentKind kind) { return steps[static_cast<std::size_t>(kind)]; }
-  const StepWork& of(PlanSegmentKind kind) const { return steps[static_cast<std::size_t>(kind)]; }
-  std::int64_t tiles() const;
-  std::int64_t cells() const;
-  friend bool operator==(const PlanWork&, const PlanWork&) = default;
-};
 
 /// Work tiles on workers that each take the next one when they are free.
 struct Schedule {
@@ -135,7 +117,8 @@ struct SavingsReport {
   std::int64_t full_tiles = 0, partial_tiles = 0, empty_tiles = 0;  ///< of the mask, in `tile`
   /// False cells that exist in partial tiles: the waste of tiles that cannot skip keys.
   std::int64_t partial_dead_cells = 0;
-  PlanCounts counts;  ///< of the plan
+  PlanCounts counts;   ///< of the plan
+  PlanReport choices;  ///< of the plan
   std::int64_t plan_bytes = 0;
   PlanEstimate masked;  ///< of the mask
   PlanEstimate dense;   ///< of every pair, at the same lengths, in the profile's first tile shape

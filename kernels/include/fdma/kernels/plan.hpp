@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -17,9 +18,12 @@
 #include "fdma/kernels/closed_form_plan.hpp"
 #include "fdma/kernels/direction.hpp"
 #include "fdma/kernels/kv_worklist.hpp"
+#include "fdma/kernels/plan_report.hpp"
 #include "fdma/kernels/segment_plan.hpp"
 
 namespace fdma {
+
+struct DeviceProfile;
 
 /// How make_plan treats tiles of few live keys, above all those of column intervals (learned top-k,
 /// eviction). There are three ways:
@@ -74,7 +78,10 @@ struct PlanOptions {
   PlanForm form = PlanForm::segments;
   SplitMode split = SplitMode::automatic;
   PackMode pack = PackMode::automatic;
-  /// Workers that rows are split for; 0: 132 for sm90, the multiprocessors of an H100 or H200.
+  /// The device whose costs decide (cost_model.hpp); null: the default_profile of the backend.
+  std::shared_ptr<const DeviceProfile> profile;
+  /// Workers that rows are split for; 0: those of `profile`, without it 132 for sm90, the
+  /// multiprocessors of an H100 or H200.
   std::int32_t num_workers = 0;
   /// Query rows and keys of a tile, multiples of 16. {0, 0}: the backend's own choice, 128 x 128.
   /// sm90 has no other; its rows may be shared by heads.
@@ -116,6 +123,7 @@ struct PlanHeader {
   AttentionShape shape;
   ScoreSpec score;
   PlanCounts counts;
+  PlanReport report;              ///< what was considered; no array of the plan
   std::int64_t worker_bytes = 0;  ///< workspace of one worker (a thread)
   /// Query heads that share a tile of heads_per_tile * tile.block_q rows (a power of two; 128 rows
   /// for sm90). Row r is query q_tile * block_q + r / heads_per_tile of head
@@ -184,7 +192,8 @@ struct AttentionPlan : PlanHeader {
 /// Errors      invalid_argument, shape_mismatch, out_of_memory
 ///             unsupported: a backend, layout or score, by name; for closed-form plans, masks that
 ///             differ by head, have no closed form or exceed kClosedFormMaxLength; for backward
-///             plans, kv index lists and kv permutations
+///             plans, kv index lists and kv permutations; a profile without costs for the dtype
+///             and direction
 /// Cost        O(work tiles * log(work tiles) + segments), and the tiles of one re-blocking where
 ///             mask.block is not the tile
 ///             kv index lists: their entries + keys * log(keys)
@@ -197,8 +206,9 @@ Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& sha
 /// not counted again.
 Result<void> validate(const AttentionPlan& plan);
 
-/// A short stable text of the header, the counts and the first `max_work_tiles` work tiles with
-/// their segments, or the first `max_work_tiles` closed forms.
+/// A short stable text of the header, the counts, the choices with their predicted costs and the
+/// first `max_work_tiles` work tiles with their segments, or the first `max_work_tiles` closed
+/// forms.
 std::string to_text(const AttentionPlan& plan, std::int64_t max_work_tiles = 8);
 
 }  // namespace fdma

@@ -111,7 +111,6 @@ class CountingBackend final : public AttentionBackend {
         .has_one_tile = true,
         .max_gather_head_dim = 16,
         .packs_heads = true,
-        .costs = {.full = {1, 0}, .bitmap = {1, 0}, .rows = {1, 0}, .columns = {1, 0}},
     };
     return the_traits;
   }
@@ -149,6 +148,8 @@ TEST(RegisterBackend, AddsABackendThatEveryCallerKnows) {
     options.direction = direction;
     auto plan = make_plan(mask.mask, shape, {}, options);
     ASSERT_TRUE(plan) << plan.error().message;
+    EXPECT_EQ(plan->report.profile, "");  // its traits name none
+    EXPECT_FALSE(plan->report.decisions.empty());
     const bool is_forward = direction == Direction::forward;
     EXPECT_EQ(plan->heads_per_tile, is_forward ? 2 : 1);
     EXPECT_EQ(plan->tile, (BlockShape{is_forward ? 16 : 32, 64}));

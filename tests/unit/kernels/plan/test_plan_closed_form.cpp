@@ -198,6 +198,9 @@ TEST(MakeClosedFormPlan, HasItsText) {
             "work tiles 24 (0 empty), 68 bytes\n"
             "tiles full 0 closed form 48\n"
             "rows 1 heads a tile, 1 splits, 2 KV heads in L2\n"
+            "costs by cpu, 8 workers\n"
+            "choice heads in L2: 2 of 2 KV heads 0 us; rule: what is read again fits in 33554432 "
+            "bytes\n"
             "closed form 0: pos = q + kv_len - q_len +3 left inf right 0 prefix 7 sink 0 "
             "keys [5, kv_len) documents 5 at 0,80,80,133,300,400\n");
 }

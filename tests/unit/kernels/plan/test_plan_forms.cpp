@@ -161,7 +161,7 @@ concept HasSize = requires(const Form& form) {
 };
 template <class Form>
 concept IsCombined = requires(const PlanHeader& header, const Form& form) {
-  combine_tiles(header, form);
+  combined_rows(header, form);
 };
 
 // The visits of a plan compile only because each form has these functions, and none is generic.

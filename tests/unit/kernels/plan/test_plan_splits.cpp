@@ -227,10 +227,17 @@ TEST(SplitPlans, CoverLongRowsOfDecode) {
   }
 }
 
+// Predicted time in full tiles of an H200.
+double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers) {
+  const CostModel costs = *cost_model(*shipped_profile("h200"), plan.shape, plan.direction, kTile);
+  return predicted_us(plan, segments_of(plan), costs, num_workers) /
+         costs.tile_us(PlanSegmentKind::full);
+}
+
 double balance_of(const AttentionPlan& plan, std::int32_t num_workers) {
   double tiles = 0;
   for (const WorkTile& work_tile : segments_of(plan).work_tiles) tiles += work_tile.num_tiles;
-  return tiles / num_workers / predicted_tiles(plan, segments_of(plan), num_workers);
+  return tiles / num_workers / predicted_tiles(plan, num_workers);
 }
 
 TEST(SplitPlans, KeepWorkersBusyInDecode) {
@@ -245,7 +252,7 @@ TEST(SplitPlans, KeepWorkersBusyInDecode) {
     const double rows = static_cast<double>(batch) * heads_kv;
     // The bound is the best possible time plus a work tile and the combination.
     const double ideal = rows * 1024 / 132;
-    EXPECT_LT(predicted_tiles(plan, segments_of(plan), 132), 1.06 * ideal + 1.2 + 2.6) << what;
+    EXPECT_LT(predicted_tiles(plan, 132), 1.06 * ideal + 1.2 + 2.6) << what;
     EXPECT_GT(balance_of(plan, 132), rows < 2 ? 0.6 : 0.85) << what;
   }
 }
@@ -261,8 +268,8 @@ TEST(SplitPlans, GainWhatIsAskedOrStayWhole) {
         const AttentionPlan whole = plan_of(mask, shape, for_sm90(SplitMode::never));
         const std::string what = fmt::format("{} {}x{} heads {}", spec, q_len, kv_len, heads);
         ASSERT_TRUE(validate(split)) << what;
-        const double split_time = predicted_tiles(split, segments_of(split), 132),
-                     whole_time = predicted_tiles(whole, segments_of(whole), 132);
+        const double split_time = predicted_tiles(split, 132),
+                     whole_time = predicted_tiles(whole, 132);
         if (segments_of(split).split_rows.empty()) {
           EXPECT_EQ(split, whole) << what;
         } else {
@@ -294,8 +301,7 @@ TEST(SplitPlans, SplitOneLongRowAmongManyShortOnes) {
   EXPECT_EQ(segments_of(plan).split_rows.size(), 4U);
   for (const SplitRow& row : segments_of(plan).split_rows) EXPECT_EQ(row.q_tile, 0);
   const AttentionPlan whole = plan_of(mask, shape, for_sm90(SplitMode::never));
-  EXPECT_LT(predicted_tiles(plan, segments_of(plan), 132),
-            0.6 * predicted_tiles(whole, segments_of(whole), 132));
+  EXPECT_LT(predicted_tiles(plan, 132), 0.6 * predicted_tiles(whole, 132));
 }
 
 TEST(SplitPlans, FollowTheNumberOfWorkers) {
