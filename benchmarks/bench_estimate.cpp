@@ -21,6 +21,7 @@
 #include <iomanip>
 #include <iostream>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -123,6 +124,7 @@ class Runs {
     fdma::PlanOptions options;
     options.tile = row.tile;
     options.columns = row.columns;
+    options.profile = std::make_shared<const fdma::DeviceProfile>(profile_);
     plans_.push_back(value_or_exit(fdma::make_plan(mask, shape_, {}, options), row.mask));
     row.predicted_us =
         value_or_exit(fdma::estimate_plan(plans_.back(), profile_), row.mask).time_us;

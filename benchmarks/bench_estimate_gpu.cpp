@@ -21,6 +21,7 @@
 #include <cstring>
 #include <iomanip>
 #include <iostream>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -253,6 +254,7 @@ std::vector<Row> run_suite(const fdma::DeviceProfile& profile, const Settings& s
           fdma::PlanOptions options;
           options.backend = fdma::Backend::sm90;
           options.direction = direction;
+          options.profile = std::make_shared<const fdma::DeviceProfile>(profile);
           const fdma::AttentionPlan plan =
               value_or_exit(fdma::make_plan(mask, of_head_dims[i], {}, options), suite_mask.name);
           Row row{direction,   suite_mask.name, each.batch,

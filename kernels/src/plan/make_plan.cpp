@@ -234,6 +234,7 @@ Result<CostModel> costs_of(const PlanHeader& header, const PlanOptions& options)
   const std::shared_ptr<const DeviceProfile> profile =
       options.profile != nullptr ? options.profile : default_profile(header.backend);
   if (profile == nullptr) return cost_model_without_profile(tile, header.direction);
+  if (profile == options.profile) FDMA_TRY_VOID(validate(*profile));
   return cost_model(*profile, header.shape, header.direction, tile, header.score);
 }
 

@@ -102,7 +102,7 @@ TEST(DeviceProfile, WhatOnlySomeKernelsHaveMayBeMissing) {
 }
 
 // Calibration does not measure these yet, and older files lack them.
-TEST(DeviceProfileJson, TakesAssumedCostsWhereAFileHasNone) {
+TEST(DeviceProfile, TakesAssumedCostsWhereAFileHasNone) {
   const std::string text = to_json(*shipped_profile("h200"));
   const DeviceProfile whole = *profile_from_json(text);
   std::string old;

@@ -123,6 +123,12 @@ TEST(MakePlan, RejectsAProfileWithoutCostsForTheCall) {
   const auto refused = make_plan(mask, testing::shape_for(mask, 1, 1, 1), {}, options);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("device profile 'h200' has no costs"));
+  DeviceProfile damaged = *shipped_profile("cpu");
+  damaged.kernels.front().tiles.front().item_us = -1;
+  options.profile = std::make_shared<const DeviceProfile>(damaged);
+  const auto invalid = make_plan(mask, testing::shape_for(mask, 1, 1, 1), {}, options);
+  ASSERT_FALSE(invalid);
+  EXPECT_THAT(invalid.error().message, HasSubstr("item_us"));
 }
 
 TEST(DefaultProfile, IsTheOneThatTheTraitsName) {
