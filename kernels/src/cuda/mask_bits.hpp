@@ -24,8 +24,8 @@ FDMA_HOST_DEVICE constexpr int column_count(int limit) {
 FDMA_HOST_DEVICE inline std::uint32_t first_columns(int count) {
   count = count < 0 ? 0 : count;
 #ifdef __CUDA_ARCH__
-  // The instruction gives 0 for counts over 31. ptxas 13.0 miscompiles a clamp to 32 with a test for it
-  // (both become one VIMNMX.RELU whose predicate has the wrong sense).
+  // The instruction gives 0 for counts over 31. ptxas 13.0 miscompiles a clamp to 32 with a test
+  // for it (both become one VIMNMX.RELU whose predicate has the wrong sense).
   return ~ptx::shift_left(0xFFFFFFFFu, static_cast<std::uint32_t>(count));
 #else
   return count > 31 ? 0xFFFFFFFFu : ~(0xFFFFFFFFu << count);

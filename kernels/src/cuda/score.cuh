@@ -1,26 +1,27 @@
-// Policies of the attention kernels: how a logit follows from a product of query and key (Score), and
-// what multiplies a probability after its row has been summed (Weight). They are type parameters of
-// the kernels beside the element type. Members that a kernel does not need for a policy cost
-// nothing: a place is asked for by a call, which a policy that needs none does not make.
+// Policies of the attention kernels: how a logit follows from a product of query and key (Score),
+// and what multiplies a probability after its row has been summed (Weight). They are type
+// parameters of the kernels beside the element type. Members that a kernel does not need for a
+// policy cost nothing: a place is asked for by a call, which a policy that needs none does not
+// make.
 //
 // A score has
-//   kIsLinear     the logit is the product times a positive scale. The forward kernel then takes the
-//                 scale into its exponent, and cells may be masked before the scale
-//   kAddsKeyBias  a bias of the key is part of the logit: mask warps bring it, and the backward pass
-//                 adds up its gradient
+//   kIsLinear     the logit is the product times a positive scale. The forward kernel then takes
+//                 the scale into its exponent, and cells may be masked before the scale
+//   kAddsKeyBias  a bias of the key is part of the logit: mask warps bring it, and the backward
+//                 pass adds up its gradient
 //   kNeedsPlaces  logit, gradient or finish_row asks for the place of a cell or a row
 //   kAddsInOrder  instances for it follow the accumulation order of deterministic calls where dQ is
 //                 added from registers
-//   logit(product, scale_log2, offset, place)   the logit in powers of two plus `offset`, which holds
-//                 the key's bias and, in the backward pass, minus the logsumexp of the row
+//   logit(product, scale_log2, offset, place)   the logit in powers of two plus `offset`, which
+//                 holds the key's bias and, in the backward pass, minus the logsumexp of the row
 //   gradient(gradient, place)   the gradient of the scaled product from that of the logit
 //   finish_row(sum, maximum_log2, place)        the sum of the row's exponentials, which refer to
 //                 maximum_log2, as it divides the output
 //
 // A weight has
 //   kNeedsPlaces
-//   weighted(value, place)      linear in `value`, which is a probability on its way to V and dV, or
-//                 the gradient of a weighted probability on its way to dS
+//   weighted(value, place)      linear in `value`, which is a probability on its way to V and dV,
+//                 or the gradient of a weighted probability on its way to dS
 //
 // Example     ALiBi: logit = fmaf(product, scale_log2, offset + slope * (key - query)) with
 //             kIsLinear false, kNeedsPlaces true; gradient returns its argument

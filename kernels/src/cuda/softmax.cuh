@@ -108,8 +108,9 @@ __device__ __forceinline__ void softmax_first(float (&s)[kCount], RowState& stat
 }
 
 /// Computes the exponentials of a step, weighted(x, i, column) of them as elements T; returns the
-/// sum of the exponentials over the thread's columns of each row. `wait` waits until `probabilities` may be written. 4 * kFirst exponentials are
-/// computed before it, and `value`, not negative, holds them there (ptx::compute_before).
+/// sum of the exponentials over the thread's columns of each row. `wait` waits until
+/// `probabilities` may be written. 4 * kFirst exponentials are computed before it, and `value`, not
+/// negative, holds them there (ptx::compute_before).
 template <class T, int kFirst, bool kHold, int kCount, int kPieces, class Weighted, class Wait>
 __device__ __forceinline__ float2 exponentials(const float (&s)[kCount], const RowState& state,
                                                float scale,

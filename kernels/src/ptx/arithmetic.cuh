@@ -1,4 +1,5 @@
-// Arithmetic for which C++ has no expression, one instruction per function (PTX ISA: shl, rcp, lg2).
+// Arithmetic for which C++ has no expression, one instruction per function (PTX ISA: shl, rcp,
+// lg2).
 #pragma once
 
 #include <cstdint>

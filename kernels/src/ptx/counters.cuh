@@ -1,5 +1,5 @@
-// Counters in global memory by which blocks wait for one another, at device scope (PTX ISA: ld, red,
-// fence).
+// Counters in global memory by which blocks wait for one another, at device scope (PTX ISA: ld,
+// red, fence).
 #pragma once
 
 #include <cstdint>

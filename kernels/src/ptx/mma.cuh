@@ -1,6 +1,6 @@
-// Matrix products of a warp (PTX ISA: mma.sync), one instruction per function: sum[16, 8] (float32) +=
-// A[16, k] * B[k, 8], where k is 16 for elements of 16 bits and 8 for TF32. Words of A and B are the
-// lane's fragments.
+// Matrix products of a warp (PTX ISA: mma.sync), one instruction per function: sum[16, 8] (float32)
+// += A[16, k] * B[k, 8], where k is 16 for elements of 16 bits and 8 for TF32. Words of A and B are
+// the lane's fragments.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,5 +1,3 @@
-#include "sm90/policy_case.hpp"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -9,6 +7,7 @@
 #include "gpu_fixture.hpp"
 #include "sm90/backward/attention_backward.hpp"
 #include "sm90/forward/attention_forward.hpp"
+#include "sm90/policy_case.hpp"
 
 namespace fdma::gpu_test {
 namespace {

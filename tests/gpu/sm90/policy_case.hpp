@@ -27,8 +27,8 @@ struct PolicyErrors {
   double out = 0, lse = 0, dq = 0, dk = 0, dv = 0;
 };
 
-/// Random tensors of bfloat16 with head_dim 64, packed heads, and lengths that are no multiples of a
-/// tile.
+/// Random tensors of bfloat16 with head_dim 64, packed heads, and lengths that are no multiples of
+/// a tile.
 class PolicyCase {
  public:
   static constexpr std::int32_t kHeadDim = 64;

@@ -1,5 +1,5 @@
-// A reader of keys of the test's own: key k is row kv_len - 1 - k of K and V, which four warps of the
-// kernel copy. Nothing in the library knows it.
+// A reader of keys of the test's own: key k is row kv_len - 1 - k of K and V, which four warps of
+// the kernel copy. Nothing in the library knows it.
 #include <gtest/gtest.h>
 
 #include "ptx/async_copy.cuh"

@@ -1,6 +1,6 @@
-// The parts of the main backward kernel that are its own where the tiles of a plan give the keys: how
-// tile groups are broadcast, how their query tiles are walked, and how mask fragments are made of
-// them. worklist.cuh has their counterparts over worklist keys.
+// The parts of the main backward kernel that are its own where the tiles of a plan give the keys:
+// how tile groups are broadcast, how their query tiles are walked, and how mask fragments are made
+// of them. worklist.cuh has their counterparts over worklist keys.
 #pragma once
 
 #include <cstddef>

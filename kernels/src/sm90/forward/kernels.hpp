@@ -21,8 +21,8 @@ struct ForwardKernel {
 struct ContiguousKeys;
 struct IndexedKeys;
 
-/// Launches the kernel for element type T and the policies Score, Weight (cuda/score.cuh) and Reader
-/// (kv_reader.cuh), for head_dim up to kDimQk and head_dim_v up to kDimV; columns beyond the
+/// Launches the kernel for element type T and the policies Score, Weight (cuda/score.cuh) and
+/// Reader (kv_reader.cuh), for head_dim up to kDimQk and head_dim_v up to kDimV; columns beyond the
 /// tensors' are zeros. KeyBiasScore takes a key bias and any scale. LinearScore needs a positive
 /// scale and is faster. IndexedKeys runs plans with kv index lists.
 template <class T, class Score, class Weight, class Reader, int kDimQk, int kDimV>

@@ -8,8 +8,8 @@
 //   kEndsInUnits       the last step of a work tile has only the keys that last_keys says
 //   kTakesBiasTerms    biases may be terms of the product (bias_terms.cuh)
 //   kTakesClosedForms  it runs closed-form plans
-//   Part               what it knows of a work tile: the number of tiles before the index tiles, and
-//                      whether an index tile is masked. take finds it when a work tile is taken and
+//   Part               what it knows of a work tile: the number of tiles before the index tiles,
+//                      and whether an index tile is masked. take finds it when a work tile is taken and
 //                      may shorten the work tile, broadcast and read pass it through shared memory
 //   copies(is_listed)  the extra warps copy the rows of such a tile, else TMA does
 //   run<Layout>        of the extra warps: copies rows, in the order of load_tiles

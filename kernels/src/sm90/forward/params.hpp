@@ -1,5 +1,5 @@
-// Arguments of the forward kernel and the layout of its shared memory. Host code fills ForwardParams; the layout is shared with device
-// code.
+// Arguments of the forward kernel and the layout of its shared memory. Host code fills
+// ForwardParams; the layout is shared with device code.
 #pragma once
 
 #include <cuda.h>

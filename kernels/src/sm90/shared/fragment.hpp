@@ -1,5 +1,6 @@
-// Layouts of sm_90a: elements in swizzled shared memory and fields of matrix descriptors. These are pure functions, the same on host and device. The
-// CPU tests compare them with their definition, the GPU tests with the hardware.
+// Layouts of sm_90a: elements in swizzled shared memory and fields of matrix descriptors. These are
+// pure functions, the same on host and device. The CPU tests compare them with their definition,
+// the GPU tests with the hardware.
 //
 // Tiles of 16-bit elements lie in shared memory as panels of 64 columns (128 bytes) x rows, panel
 // after panel, each swizzled in 128 bytes: the 16-byte chunk c of row r lies at chunk c ^ (r % 8).
