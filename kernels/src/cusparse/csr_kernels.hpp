@@ -26,8 +26,7 @@ struct BasicRows {
   std::int64_t row_stride = 0;  ///< in elements
 
   template <class Other>
-  requires(std::is_const_v<Other> && !std::is_const_v<Data>) operator BasicRows<Other>()
-      const {  // NOLINT(google-explicit-constructor)
+  requires(std::is_const_v<Other> && !std::is_const_v<Data>) operator BasicRows<Other>() const {
     return {data, dtype, row_stride};
   }
 };

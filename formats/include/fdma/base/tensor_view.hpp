@@ -54,11 +54,11 @@ struct BasicTensorView {
   /// True iff the elements lie row-major without gaps.
   bool is_contiguous() const;
 
-  /// The same elements, to be read.
+  /// The same elements, to be read. A MutableTensorView converts to this as well.
   BasicTensorView<const void> view() const { return with_data(static_cast<const void*>(data)); }
   template <class Other>
   requires(std::is_const_v<Other> && !std::is_const_v<Data>) operator BasicTensorView<Other>()
-      const {  // NOLINT(google-explicit-constructor)
+      const {
     return view();
   }
   /// A view of other elements, with the same type, extents and strides.
