@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import h5py
 import numpy as np
 import pytest
-from maskc_tool import DROPPED, EMPTY, FULL, KEPT, maskc, maskc_json, needs_tool
+from maskc_tool import DROPPED, EMPTY, FULL, KEPT, maskc, maskc_json, needs_tool, read_png
 from picture_masks import Mask, causal_window, random_mask, tile_classes
 
 pytestmark = needs_tool
@@ -183,3 +183,35 @@ def test_thin_masks_have_room(tmp_path: Path, shape: tuple[int, int]) -> None:
     assert min(said["width"], said["height"]) >= 16
     picture = painted(parse(tmp_path / "m.svg"), *shape)
     assert (picture == FULL).all()
+
+
+def test_axes_title_and_legend_surround_the_same_picture(tmp_path: Path) -> None:
+    maskc(tmp_path, "compile", "causal", "--q-len", "2k", "-o", "m.h5")
+    for size in ("64", "1024", "2048"):
+        maskc(tmp_path, "render", "m.h5", "--size", size, "-o", "plain.png")
+        words = ("--axes", "--legend", "--title", "Causal")
+        maskc(tmp_path, "render", "m.h5", "--size", size, *words, "-o", "framed.png")
+        plain, framed = read_png(tmp_path / "plain.png"), read_png(tmp_path / "framed.png")
+        scale = max(1, plain.shape[0] // 512)
+        assert framed.shape[0] == plain.shape[0] + (11 + 14 + 15) * scale
+        left = (4 * 6 + 2 + 3) * scale  # four digits, a margin and a tick
+        top = 25 * scale
+        inside = framed[top : top + plain.shape[0], left : left + plain.shape[1]]
+        assert (inside == plain).all()
+        ticks = framed[top : top + plain.shape[0], left - 1]
+        assert (ticks != framed[top + 5 * scale, left - 1]).any(axis=1).sum() // scale >= 2
+        assert (framed[: 11 * scale] != 255).any() and (framed[-15 * scale :] != 255).any()
+
+
+def test_axes_of_a_crop_have_the_numbers_of_the_mask(tmp_path: Path) -> None:
+    maskc(tmp_path, "compile", "causal", "--q-len", "2k", "-o", "m.h5")
+    words = ("--crop", "1024:1280,512:640", "--axes", "--title", "a < b")
+    maskc(tmp_path, "render", "m.h5", *words, "-o", "m.svg")
+    text = (tmp_path / "m.svg").read_text()
+    numbers = [int(number) for number in re.findall(r"<text[^>]*>(\d+)</text>", text)]
+    keys = [number for number in numbers if number < 1000]
+    rows = [number for number in numbers if number >= 1000]
+    assert keys[0] == 512 and rows[0] == 1024
+    assert keys == sorted(keys) and keys[-1] < 640
+    assert rows == sorted(rows) and rows[-1] < 1280
+    assert '<text x="4" y="13">a &lt; b</text>' in text

@@ -307,6 +307,34 @@ def test_draws_the_pair_that_was_chosen(tmp_path: Path, browser: Browser) -> Non
 
 
 @needs_browser
+def test_fields_choose_another_head(tmp_path: Path, browser: Browser) -> None:
+    """The page of four heads and two batch elements shows each of them, with its facts."""
+    words = ["compile", "--spec", "k <= q + 3 * h - b", "--q-len", "100", "--kv-len", "90"]
+    maskc(tmp_path, *words, "--heads", "4", "--batch", "2", "-o", "m.h5")
+    maskc(tmp_path, "render", "m.h5", "--pair", "0,1", "-o", "m.html")
+    q, k = np.indices((100, 90))
+    view = show(browser, tmp_path / "m.html")
+    assert (view.cells, same(view.picture, expected_cells(view, k <= q + 3, (128, 128)))) == (
+        1,
+        True,
+    )
+    for b, h in ((1, 3), (0, 0), (1, 3)):
+        browser.evaluate(
+            f"document.getElementById('batch').value = {b};"
+            f"document.getElementById('head').value = {h};"
+            "document.getElementById('head').dispatchEvent(new Event('change'))"
+        )
+        mask = k <= q + 3 * h - b
+        view = look(browser, tmp_path)
+        assert same(view.picture, expected_cells(view, mask, (128, 128)))
+        facts = browser.evaluate("document.getElementById('facts').textContent")
+        assert f"{int(mask.sum()):,} of 9,000" in facts
+        assert "".join(facts.split()).endswith(f"Batchelement{b}Head{h}")
+        heading = browser.evaluate("document.querySelector('h1').textContent")
+        assert heading == f"m.h5:/masks/mask, batch element {b}, head {h}"
+
+
+@needs_browser
 def test_pointer_and_keys_move_the_view(tmp_path: Path, browser: Browser) -> None:
     maskc(tmp_path, "compile", "--spec", "causal", "--q-len", "100000", "-o", "m.h5")
     maskc(tmp_path, "render", "m.h5", "-o", "m.html")

@@ -392,6 +392,9 @@ function listenToChoice(viewer, choice) {
     const group = choice.groups[Number(batch.value) * choice.num_heads + Number(head.value)];
     const mask = choice.masks[group];
     viewer.replace(arraysOf(mask, `-${group}`));
+    const heading = document.querySelector("h1");
+    heading.textContent = heading.textContent.replace(/batch element \d+, head \d+$/,
+      `batch element ${batch.value}, head ${head.value}`);
     const facts = [...mask.facts, ["Batch element", batch.value], ["Head", head.value]];
     document.getElementById("facts").replaceChildren(...facts.flatMap(([name, value]) =>
       [["dt", name], ["dd", value]].map(([tag, text]) => Object.assign(document.createElement(tag), { textContent: text }))));
