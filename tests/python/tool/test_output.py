@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from json_schema import violations
 from mask_formats import FORMATS
 from maskc_inputs import small, two_masks
 from maskc_tool import MASKC, SCHEMA, maskc, maskc_json, needs_tool
@@ -93,6 +95,50 @@ def test_documents_conform_to_the_schema(tmp_path: Path) -> None:
     removed = maskc_json(tmp_path, "rm", "all.h5:no", "two.h5:a", "all.h5:x")
     assert [file["masks"] for file in removed["files"]] == [["again", "mask"], ["b"]]
     assert names(tmp_path, "all.h5") == ["again", "mask"]
+
+
+def test_documents_of_several_inputs_conform_to_the_schema(tmp_path: Path) -> None:
+    two_masks(tmp_path)
+    small(tmp_path)
+    for verb in ("inspect", "check"):
+        files = maskc_json(tmp_path, verb, "two.h5", "absent.h5", "two.h5:a", status=3)["files"]
+        assert [len(file.get("masks", [])) for file in files] == [2, 0, 1]
+        assert files[1]["error"]["exit_status"] == 3
+    words = ("two.h5:a", "two.h5:b", "-o", "p-*.png")
+    files = maskc_json(tmp_path, "render", *words)["files"]
+    assert [file["output"] for file in files] == ["p-two-a.png", "p-two-b.png"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "argument", "places"),
+    [
+        (("compile", "causl & windw(3)", "--q-len", "64", "-o", "x.h5"), 2, "--spec", 2),
+        (("compile", "causal", "--q-len", "x", "-o", "x.h5"), 2, "--q-len", 0),
+        (("inspect", "absent.h5"), 3, None, 0),
+        (("convert", "small.h5:/flipped", "--to", "cu_seqlens", "-o", "x.h5"), 4, None, 0),
+        (("check", "two.h5:a", "--against", "two.h5:b"), 1, None, 0),
+        (("frobnicate",), 2, None, 0),
+    ],
+)
+def test_failures_are_one_line_of_json(
+    tmp_path: Path, words: tuple[str, ...], status: int, argument: str | None, places: int
+) -> None:
+    two_masks(tmp_path)
+    small(tmp_path)
+    done = subprocess.run(
+        [MASKC, *words, "--json"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status
+    assert done.stderr.count("\n") == 1
+    document = json.loads(done.stderr)
+    assert violations(document, SCHEMA["$defs"]["error"], SCHEMA) == []
+    error = document["error"]
+    assert (error["exit_status"], error["argument"]) == (status, argument)
+    assert len(error["positions"]) == places
+    plain = subprocess.run(
+        [MASKC, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert plain.stderr.rstrip("\n").endswith(error["message"].rstrip("\n"))
 
 
 def test_schema_names_every_format() -> None:
