@@ -157,7 +157,7 @@ def _format_lines(report: Mapping[str, Any]) -> list[Line]:
         if num_bytes is None:
             value = f"{'-':>10}  {size['reason']}"
         else:
-            saved = f"{100 * (1 - num_bytes / dense['float']):.4f} %" if dense["float"] else ""
+            saved = f"{100 * (1 - num_bytes / dense['float']):.4f} %" if dense["float"] else "-"
             value = f"{bytes_text(num_bytes):>10}  saves {saved} of the float mask"
         stored = " (stored)" if size["format"] == report["mask"]["format"] else ""
         lines.append(("" if lines else "bytes as", f"{size['format']:<11}{value}{stored}"))

@@ -31,11 +31,20 @@ constexpr ForeignWord kForeignWords[] = {
     {"query_idx", kQuery},
     {"q_index", kQuery},
     {"q_pos", kQuery},
+    {"query", kQuery},
+    {"query_pos", kQuery},
+    {"position", kQuery},
+    {"row", kQuery},
     {"kv_idx", kKey},
     {"k_idx", kKey},
     {"key_idx", kKey},
     {"kv_index", kKey},
     {"k_pos", kKey},
+    {"k_index", kKey},
+    {"key", kKey},
+    {"kv", kKey},
+    {"col", kKey},
+    {"column", kKey},
     {"b_idx", kBatch},
     {"batch", kBatch},
     {"batch_idx", kBatch},
@@ -50,6 +59,7 @@ constexpr ForeignWord kForeignWords[] = {
     {"KV_LEN", kKeyLength},
     {"seqlen", kKeyLength},
     {"seq_len", kKeyLength},
+    {"k_len", kKeyLength},
     {"seqlen_k", kKeyLength},
     {"seq_len_k", kKeyLength},
     {"seqlen_kv", kKeyLength},
@@ -61,10 +71,13 @@ constexpr ForeignWord kForeignWords[] = {
     {"window_size", kWindow},
     {"local", kWindow},
     {"local_attention", kWindow},
+    {"band", kWindow},
     {"document", kDocuments},
     {"document_id", kDocuments},
     {"document_ids", kDocuments},
     {"document_mask", kDocuments},
+    {"same_document", kDocuments},
+    {"block_diagonal", "write documents(lengths=@t), with one length for each document"},
     {"doc_ids", kDocuments},
     {"segment_ids", kDocuments},
     {"cu_seqlens", "write documents(cu_seqlens=@t)"},
@@ -72,13 +85,16 @@ constexpr ForeignWord kForeignWords[] = {
     {"attention_mask", kPadding},
     {"key_padding_mask", kPadding},
     {"padding_mask", kPadding},
+    {"key_padding", kPadding},
     {"causal_mask", kCausal},
     {"is_causal", kCausal},
     {"tril", kCausal},
     {"lower_triangular", kCausal},
     {"triu", "write k >= pos"},
     {"prefix_lm", "write causal | prefix(p)"},
+    {"attention_sink", "write sink(s) for the first s keys"},
     {"full", "write true"},
+    {"noop", "write true"},
     {"noop_mask", "write true"},
     {"everything", "write true"},
     {"and_masks", "masks are joined by &"},
@@ -102,6 +118,12 @@ constexpr ForeignWord kForeignWords[] = {
 };
 
 }  // namespace
+
+std::vector<std::string_view> foreign_words() {
+  std::vector<std::string_view> words;
+  for (const ForeignWord& known : kForeignWords) words.push_back(known.word);
+  return words;
+}
 
 std::optional<std::string_view> remedy_of_foreign_word(std::string_view word) {
   for (const ForeignWord& known : kForeignWords) {

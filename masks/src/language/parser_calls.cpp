@@ -36,75 +36,6 @@ std::string quote(std::string_view word) {
                                       : fmt::format("'{}...'", word.substr(0, kLongestQuote));
 }
 
-// Names of FlexAttention, flash-attn, Hugging Face and papers, and what to write here.
-struct ForeignName {
-  std::string_view name;
-  std::string_view here;
-};
-
-constexpr ForeignName kForeignVariables[] = {
-    {"q_idx", "q"},
-    {"kv_idx", "k"},
-    {"k_idx", "k"},
-    {"q_index", "q"},
-    {"kv_index", "k"},
-    {"k_index", "k"},
-    {"query", "q"},
-    {"key", "k"},
-    {"kv", "k"},
-    {"row", "q"},
-    {"col", "k"},
-    {"column", "k"},
-    {"batch", "b"},
-    {"batch_idx", "b"},
-    {"head", "h"},
-    {"head_idx", "h"},
-    {"q_pos", "pos"},
-    {"query_pos", "pos"},
-    {"position", "pos"},
-    {"k_len", "kv_len"},
-    {"seqlen_q", "q_len"},
-    {"seqlen_k", "kv_len"},
-    {"seqlen", "q_len or kv_len"},
-    {"seq_len", "q_len or kv_len"},
-    {"is_causal", "causal"},
-};
-
-constexpr ForeignName kForeignMasks[] = {
-    {"sliding_window", "causal & window(w)"},
-    {"sliding_window_causal", "causal & window(w)"},
-    {"local", "window(w)"},
-    {"local_attention", "window(w)"},
-    {"band", "window(left, right)"},
-    {"prefix_lm", "causal | prefix(p)"},
-    {"document", "documents(ids=@ids)"},
-    {"document_mask", "documents(ids=@ids)"},
-    {"same_document", "documents(ids=@ids)"},
-    {"block_diagonal", "documents(lengths=@lengths)"},
-    {"key_padding", "padding(lengths=@lengths)"},
-    {"padding_mask", "padding(lengths=@lengths)"},
-    {"attention_sink", "sink(s)"},
-    {"noop", "true"},
-    {"noop_mask", "true"},
-};
-
-// What to write for a name of others; "" if it is none.
-std::string_view name_here(std::string_view name, bool is_call) {
-  for (const ForeignName& mask : kForeignMasks)
-    if (mask.name == name) return mask.here;
-  for (const ForeignName& variable : kForeignVariables)
-    if (!is_call && variable.name == name) return variable.here;
-  return {};
-}
-
-// The name of a mask of others that is nearly spelt so; otherwise the name itself.
-std::string nearest_foreign_mask(std::string_view name) {
-  std::vector<std::string_view> names;
-  for (const ForeignName& mask : kForeignMasks) names.push_back(mask.name);
-  const std::vector<std::string> near = nearest_names(name, names);
-  return near.empty() ? std::string(name) : near[0];
-}
-
 }  // namespace
 
 std::string list_remedy(std::string_view name) {
@@ -193,13 +124,11 @@ void Parser::unknown_name(const Token& name, bool is_call) {
       candidates.push_back(word);
   }
   const std::vector<std::string> near = nearest_names(name.text, candidates);
-  const bool may_be_foreign = near.empty() && is_call;
-  const std::string_view here =
-      name_here(may_be_foreign ? nearest_foreign_mask(name.text) : std::string(name.text), is_call);
   std::string hint = did_you_mean(near);
-  if (!here.empty()) {
-    hint = fmt::format("; write {}", here);
-  } else if (near.empty() && !is_call && name.text.size() <= kLongestQuote) {
+  if (near.empty() && is_call) {
+    const std::vector<std::string> foreign = nearest_names(name.text, foreign_words());
+    if (!foreign.empty()) hint = fmt::format(": {}", *remedy_of_foreign_word(foreign[0]));
+  } else if (near.empty() && name.text.size() <= kLongestQuote) {
     hint = fmt::format(" (a table is written @{})", name.text);
   }
   report(name.span, fmt::format("unknown {} {}{}", is_call ? "function or mask" : "name",

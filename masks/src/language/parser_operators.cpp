@@ -99,10 +99,8 @@ void Parser::missing_operator() {
   }
   reduce_above(kAnd);
   const bool is_let = frames_.back().kind == FrameKind::let_value;
-  const bool is_choice = token_.kind == TokenKind::word && token_.text == "if";
-  report_syntax(fmt::format("expected an operator such as & or |{} before {}{}",
-                            is_let ? ", or ';' after the let," : "", describe(token_),
-                            is_choice ? "; a choice is written where(c, x, y)" : ""));
+  report_syntax(fmt::format("expected an operator such as & or |{} before {}",
+                            is_let ? ", or ';' after the let," : "", describe(token_)));
   push_frame(FrameKind::join, ExprOp::logical_and, token_.span.begin);
   expects_operand_ = true;
 }

@@ -469,13 +469,21 @@ def test_keyword_of_another_library(name: str, instead: str) -> None:
 @pytest.mark.parametrize(
     ("text", "first"),
     [
-        ("q_idx >= kv_idx", "unknown name 'q_idx'; write q"),
-        ("kv <= q", "unknown name 'kv'; write k"),
+        (
+            "q_idx >= kv_idx",
+            "unknown name 'q_idx': the query row is q here, and pos is its position among the keys",
+        ),
+        ("kv <= q", "unknown name 'kv': the key is k here"),
         (
             "sliding_window(3)",
-            "unknown function or mask 'sliding_window'; write causal & window(w)",
+            "unknown function or mask 'sliding_window': write causal & window(w) for the last w "
+            "keys, or window(left, right)",
         ),
-        ("slidng_window(3)", "unknown function or mask 'slidng_window'; write causal & window(w)"),
+        (
+            "slidng_window(3)",
+            "unknown function or mask 'slidng_window': write causal & window(w) for the last w "
+            "keys, or window(left, right)",
+        ),
         ("doc[q] == doc[k]", "unknown name 'doc' (a table is written @doc)"),
     ],
 )

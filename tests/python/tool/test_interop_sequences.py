@@ -23,7 +23,8 @@ def same_as_dense(folder: Path, peer: str, layout: str, cells: Any) -> None:
     """The mask of the group, in out.h5, has these cells; mask.h5 is made of the cells alone."""
     write_dense(folder / "dense.h5", cells)
     maskc(folder, "convert", peer, "--from", layout, "--force", "-o", "out.h5")
-    maskc(folder, "convert", "dense.h5:/mask", "--force", "-o", "mask.h5")
+    dims = {2: "qk", 3: "bqk", 4: "bhqk"}[cells.ndim]
+    maskc(folder, "convert", "dense.h5:/mask", "--dims", dims, "--force", "-o", "mask.h5")
     maskc(folder, "diff", "out.h5", "mask.h5")
 
 

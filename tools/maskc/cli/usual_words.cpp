@@ -42,7 +42,7 @@ constexpr Word kOptions[] = {
     {"tokens", kLengths},
     {"dtype", "a mask has no type; --dtype is of run, bench and estimate"},
     {"head", "a batch element and head are chosen by --pair B,H"},
-    {"device", "--device is of estimate; run and bench have --backend"},
+    {"device", "--device is of estimate, run and bench"},
     {"gpu", "a GPU is chosen by --backend sm90"},
     {"cuda", "a GPU is chosen by --backend sm90"},
     {"cpu", "the CPU is chosen by --backend cpu"},

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 
@@ -192,15 +193,22 @@ std::string name_of(const ResolvedAddress& resolved) {
 
 namespace {
 
-// Whether every row of the mask is its first keys or its last keys, as those of a padding mask are.
+// Whether every row of the mask is its first keys or its last keys, as those of a padding mask are,
+// and some row has more than one key more or less than the row before. A causal mask whose rows are
+// not as many as its keys has one key more in each row.
 bool looks_like_padding(const SegmentMask& mask) {
   std::vector<Interval> keys;
+  std::int64_t num_before = 0;
+  bool is_uneven = false;
   for (std::int64_t q = 0; q < mask.q_len; ++q) {
     row_intervals_of(mask, q, keys);
     if (keys.size() > 1) return false;
     if (keys.size() == 1 && keys[0].begin > 0 && keys[0].end < mask.kv_len) return false;
+    const std::int64_t num_keys = keys.empty() ? 0 : keys[0].end - keys[0].begin;
+    is_uneven |= q > 0 && std::abs(num_keys - num_before) > 1;
+    num_before = num_keys;
   }
-  return true;
+  return is_uneven;
 }
 
 // A dense dataset that was read by its default --dims is refused if it could be a padding mask.

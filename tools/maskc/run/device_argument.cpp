@@ -17,10 +17,15 @@ Outcome<DeviceProfile> read_device(const Arguments& arguments, std::string_view 
     return profile;
   }
   if (device.find_first_of("./") == std::string::npos) {
-    const auto near = nearest(device, names);
-    return usage_failure(fmt::format(
-        "--device: expected {} or a profile's file (.json), got '{}'{}", fmt::join(names, ", "),
-        device, near ? fmt::format("; did you mean {}?", *near) : ""));
+    std::string hint;
+    if (device.starts_with("gpu") || device.starts_with("cuda")) {
+      hint = "; where it runs is chosen by --backend";
+    } else if (const auto near = nearest(device, names)) {
+      hint = fmt::format("; did you mean {}?", *near);
+    }
+    return usage_failure(
+        fmt::format("--device: expected {} or a profile's file (.json), got '{}'{}",
+                    fmt::join(names, ", "), device, hint));
   }
   Result<DeviceProfile> profile = read_profile(device);
   if (!profile) {
@@ -30,7 +35,11 @@ Outcome<DeviceProfile> read_device(const Arguments& arguments, std::string_view 
 }
 
 OptionSpec device_option(std::string_view help) {
-  return {.name = "device", .value = "DEVICE", .help = help, .takes_file = true};
+  return {.name = "device",
+          .value = "DEVICE",
+          .help = help,
+          .takes_file = true,
+          .suggestions = shipped_profile_names()};
 }
 
 }  // namespace fdma::maskc
