@@ -140,11 +140,17 @@ class Checker {
     const ExprNode& node = checked_.node(id);
     const IrTable& table = tables_.whole(node.symbol);
     checked_.facts[static_cast<std::size_t>(id)].is_condition = table.dtype == DType::boolean;
-    if (table.rank != static_cast<int>(node.children.size()))
+    if (table.rank != static_cast<int>(node.children.size())) {
+      const bool may_be_mask =
+          node.children.empty() && table.dtype == DType::boolean && table.rank > 1;
       return Error{ErrorCode::shape_mismatch,
-                   fmt::format("{}: table '{}' is {}: expected {} {}, got {}",
+                   fmt::format("{}: table '{}' is {}: expected {} {}, got {}{}",
                                quote(*checked_.expr, id), node.symbol, describe(table), table.rank,
-                               table.rank == 1 ? "index" : "indices", node.children.size())};
+                               table.rank == 1 ? "index" : "indices", node.children.size(),
+                               may_be_mask ? fmt::format("; a table of cells is the mask bits(@{})",
+                                                         node.symbol)
+                                           : "")};
+    }
     return expect(id, 0, node.children.size(), false);
   }
 

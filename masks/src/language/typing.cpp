@@ -25,7 +25,21 @@ std::string describe_type(ExprType type) {
   return "an error";
 }
 
-std::string remedy(ExprType wanted) {
+// What joins two conditions where `op` was written for it; empty: nothing does.
+std::string_view joined_by(ExprOp op) {
+  switch (op) {
+    case ExprOp::add:
+      return "conditions are joined by a | b";
+    case ExprOp::mul:
+      return "conditions are joined by a & b";
+    case ExprOp::sub:
+      return "what only the left side has is a & ~b";
+    default:
+      return {};
+  }
+}
+
+std::string_view remedy(ExprType wanted) {
   return wanted == ExprType::integer ? "int(..) makes an integer of a condition"
                                      : "compare the integer, for example with != 0";
 }
@@ -64,7 +78,12 @@ class Inference {
     report(child, fmt::format("{} needs {}, but {} is {}: {}", node_name(node_),
                               wanted == ExprType::integer ? "integers" : "conditions",
                               operand_name(node_, child), describe_type(children_[child].type),
-                              remedy(wanted)));
+                              are_conditions() && !joined_by(node_.op).empty() ? joined_by(node_.op)
+                                                                               : remedy(wanted)));
+  }
+  bool are_conditions() const {
+    return std::all_of(children_.begin(), children_.end(),
+                       [](const ExprFacts& child) { return child.type == ExprType::condition; });
   }
   void need_all(ExprType wanted) {
     for (std::size_t i = 0; i < children_.size(); ++i) need(i, wanted);

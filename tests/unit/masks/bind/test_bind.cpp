@@ -245,6 +245,11 @@ TEST(Bind, RejectsTablesOfTheWrongShapeOrType) {
                "bits(@t): table 't': expected boolean entries, got int32 [5]");
   expect_error("@t[q, k] == 0", shape, tables, ErrorCode::shape_mismatch,
                "'@t[q, k]': table 't' is int32 [5]: expected 1 index, got 2");
+  TableSet cells;
+  cells.add("m", DType::boolean, {8, 8}, std::vector<std::int64_t>(64, 1));
+  expect_error("causal & @m", shape, cells, ErrorCode::shape_mismatch,
+               "'@m': table 'm' is boolean [8, 8]: expected 2 indices, got 0; a table of cells is "
+               "the mask bits(@m)");
   expect_error("@t[q]", shape, tables, ErrorCode::invalid_argument,
                "'@t[q]' is an integer; a mask is a condition");
   expect_error("@t[q] & causal", shape, tables, ErrorCode::invalid_argument,
