@@ -150,7 +150,8 @@ class Combination {
                      std::span<const AffineInterval> b) {
     const bool fills_gaps = holds(table_, false, false);
     const AffineInterval keys{0, kv_len_, 0, 0};
-    LineWalker line_a(a, q), line_b(b, q), line_keys({&keys, fills_gaps ? 1u : 0u}, q);
+    const bool has_keys = fills_gaps && kv_len_ > 0;
+    LineWalker line_a(a, q), line_b(b, q), line_keys({&keys, has_keys ? 1u : 0u}, q);
     intervals_.clear();
     std::int64_t rows = most_rows, before = 0, slope_before = 0;
     unsigned state = fills_gaps ? 0 : kExists;

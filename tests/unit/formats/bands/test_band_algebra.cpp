@@ -256,6 +256,13 @@ TEST(BandAlgebra, CombinesAsTilesDo) {
   }));
 }
 
+TEST(BandAlgebra, ComplementsAMaskWithoutKeysToNothing) {
+  const RowBands none{5, 0, {}, {}};
+  const RowBands rest = combine_bands(kNotA, none, none);
+  EXPECT_TRUE(rest.bands.empty());
+  EXPECT_TRUE(rest.intervals.empty());
+}
+
 TEST(BandAlgebra, MovesAsTilesDo) {
   EXPECT_TRUE(rc::check("move", [](std::uint32_t seed) {
     std::mt19937 rng(seed);
