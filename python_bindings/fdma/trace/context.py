@@ -155,10 +155,11 @@ class Trace:
 
     def derived(self, array: Any, key: tuple[Any, ...], table: np.ndarray[Any, Any]) -> Any:
         """An array of integers that was made of a captured one; its table has the name of that."""
-        known = self._derived.get((id(array), *key))
+        entry = (id(array), *key)
+        known = self._derived.get(entry)
         if known is None:
             made = self.torch.from_numpy(table) if self.is_tensor(array) else table
-            known = self._derived[(id(array), *key)] = (array, made)
+            known = self._derived[entry] = (array, made)
             self._lifted[id(made)] = (made, self._lift(made, self.captured_name(array)))
         return known[1]
 
