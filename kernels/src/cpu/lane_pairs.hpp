@@ -1,4 +1,4 @@
-// Which query and which key meet in each lane of a vector, as the policies of the CPU kernels see it.
+// The query and the key that meet in each lane of a vector, for the policies of the CPU kernels.
 #pragma once
 
 #include <cstddef>

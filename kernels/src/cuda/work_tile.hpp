@@ -47,7 +47,7 @@ struct alignas(16) TileGroup {
   std::int32_t batch;
   std::int32_t kv_len;  ///< over a worklist such that no key is past the end
   std::int32_t q_len;
-  /// Of the plan, or kOwnSegments; over a worklist the first query tile
+  /// Index of a segment of the plan, or kOwnSegments. Over a worklist: the first query tile
   std::int32_t first_segment;
   std::int32_t num_segments;
   /// WorkTile::step, then 0; over a worklist the query tiles that are full

@@ -69,8 +69,8 @@ std::int64_t tiles_of(const KvWorkTile& work_tile) {
   return work_tile.end_tile - work_tile.begin_tile;
 }
 
-// What the work tiles of one KV head cost a worker: key tiles over query tiles, for all query heads
-// of its group.
+// The cost to one worker of a work tile of a KV head, which is a key tile against `full` and
+// `partial` query tiles of each query head of the group.
 double tiles_us(const CostModel& costs, std::int32_t group_size, std::int64_t full,
                 std::int64_t partial) {
   PlanWork work;
