@@ -243,6 +243,10 @@ SegmentMask combine_segments(const SegmentMask& a, const SegmentMask& b, SetOper
 
 SegmentMask canonical_segment(const SegmentMask& mask) { return from_one_layer(kA, mask); }
 
+SegmentMask expand_patterns(const SegmentMask& mask) {
+  return mask.has_patterns() ? canonical_segment(mask) : mask;
+}
+
 SegmentMask complement_segment(const SegmentMask& mask) {
   if (!mask.column_offsets.empty()) {
     const std::vector<std::int64_t> no_offsets(mask.column_offsets.size(), 0);

@@ -1,6 +1,6 @@
 // Equality of cells. Each pair of groups that some (batch, head) has is compared once: as stored
-// where the formats agree, otherwise as canonical segment masks, where equal cells are equal
-// arrays.
+// where the formats agree, otherwise as canonical segment masks without patterns, where equal cells
+// are equal arrays.
 #include <optional>
 #include <set>
 #include <utility>
@@ -16,7 +16,7 @@ class CanonicalGroups {
       : mask_(mask), block_(block), groups_(static_cast<std::size_t>(mask.num_groups())) {}
   const SegmentMask& operator[](std::int32_t group) {
     std::optional<SegmentMask>& known = groups_[static_cast<std::size_t>(group)];
-    if (!known) known = segment_of_group(mask_, group, block_);
+    if (!known) known = expand_patterns(segment_of_group(mask_, group, block_));
     return *known;
   }
 

@@ -1,5 +1,6 @@
 // Re-blocking: tiles of the result from tiles of another shape and place.
 //
+// A whole mask with patterns keeps them if it keeps its blocks; otherwise they are written out.
 // A mask that is bands of rows (from_segment.hpp) has no blocks: its bands are moved, cut and
 // lowered again. A whole mask that keeps its blocks is one layer of tiles (tile_layers.hpp), whose
 // rows move in step. A mask whose cells are in a column table is cut and lowered from that table.
@@ -245,8 +246,8 @@ SegmentMask reblock(const SegmentMask& mask, const CellWindow& window, BlockShap
         block);
   }
   if (mask.column_offsets.empty()) {
-    return is_whole && block == mask.block ? canonical_segment(mask)
-                                           : Reblocking(mask, window, block).run();
+    if (!is_whole || block != mask.block) return Reblocking(mask, window, block).run();
+    return mask.has_patterns() ? mask : canonical_segment(mask);
   }
   ColumnIntervals cut = column_window(mask.column_offsets, mask.column_intervals, window);
   return segment_from_columns(cut.q_len, cut.kv_len, block, std::move(cut.offsets),

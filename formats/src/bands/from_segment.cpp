@@ -68,7 +68,7 @@ class BandReader {
         bands_(mask.q_len, mask.kv_len) {}
 
   std::optional<RowBands> run() {
-    if (!mask_.column_offsets.empty()) return std::nullopt;
+    if (!mask_.column_offsets.empty() || mask_.has_patterns()) return std::nullopt;
     for (std::int64_t row = 0; row < num_rows_;) {
       const std::int64_t periods = periods_from(row);
       if (period_ == 1 && run_at(row).num_segments == 0) {

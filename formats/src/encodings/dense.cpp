@@ -72,6 +72,7 @@ void write_segment(const SegmentMask& mask, const TileSegment& segment, std::int
       break;
     case SegmentKind::bitmap:
     case SegmentKind::columns:
+    case SegmentKind::pattern:
       for (std::int32_t tile = segment.first_tile; tile < segment.end_tile; ++tile) {
         const std::uint64_t* cells = nullptr;
         if (segment.kind == SegmentKind::bitmap) {

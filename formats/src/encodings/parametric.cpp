@@ -333,6 +333,7 @@ SegmentMask segment_from_parametric(const ParametricMask& mask, BlockShape block
 }
 
 Result<ParametricMask> parametric_from_segment(const SegmentMask& mask) {
+  if (mask.has_patterns()) return parametric_from_segment(expand_patterns(mask));
   FDMA_TRY(const RowBands bands, BandReader(mask).run());
   if (auto found = ParameterSearch(mask, bands).run()) return *std::move(found);
   return no_closed_form(

@@ -236,7 +236,7 @@ void SegmentBuilder::close(OpenRun& open) {
   open.is_open = false;
 }
 
-// Rule 4: joins the first of `count` rows to the open run, or all of them if they move as the run
+// Rule 5: joins the first of `count` rows to the open run, or all of them if they move as the run
 // does.
 bool SegmentBuilder::absorb(OpenRun& open, std::span<const TileSegment> segments,
                             std::int32_t& count) {

@@ -80,7 +80,8 @@ void write_segment_row(const SegmentMask& mask, const TileSegment& segment, std:
       break;
     }
     case SegmentKind::columns:
-      break;  // masks that come here have none
+    case SegmentKind::pattern:
+      break;  // masks that come here have none; patterns are written out
   }
 }
 
@@ -227,6 +228,7 @@ ColumnTable column_table_of(const SegmentMask& mask, std::int64_t num_intervals)
 }
 
 SegmentMask choose_column_table(SegmentMask mask) {
+  if (mask.has_patterns()) return mask;
   const auto data_bytes =
       static_cast<std::int64_t>(mask.bitmaps.size() * 8 + (mask.row_offsets.size() - 1) * 8 +
                                 mask.row_intervals.size() * sizeof(Interval));

@@ -6,6 +6,7 @@
 
 #include "fdma/formats/segment_builder.hpp"
 #include "segment/bit_transpose.hpp"
+#include "segment/written_out.hpp"
 
 namespace fdma {
 namespace {
@@ -30,7 +31,7 @@ void append_segments(const SegmentMask& mask, const TileRun& run, std::int32_t r
     segment.first_tile += step * segment.step_first;
     segment.end_tile += step * segment.step_end;
     segment.step_first = segment.step_end = 0;
-    out.push_back(segment);
+    append_written_out(mask, row, segment, out);
   }
 }
 
@@ -49,7 +50,8 @@ std::int64_t SegmentMask::size_bytes() const {
     return static_cast<std::int64_t>(v.size() * sizeof(v.front()));
   };
   return bytes(runs) + bytes(segments) + bytes(bitmaps) + bytes(row_offsets) +
-         bytes(row_intervals) + bytes(column_offsets) + bytes(column_intervals);
+         bytes(row_intervals) + bytes(column_offsets) + bytes(column_intervals) + bytes(patterns) +
+         (patterns.empty() ? 0 : bytes(pattern_offsets)) + bytes(pattern_tiles);
 }
 
 std::int32_t row_period(BlockShape block) {
@@ -130,6 +132,14 @@ void tile_cells(const SegmentMask& mask, const TileSegment& segment, std::int32_
     }
     case SegmentKind::bitmap:
       break;
+    case SegmentKind::pattern: {
+      mask.pattern_row(segment.data_index, row)
+          .for_each_tile(col, col + 1, [&](std::int32_t, std::int32_t bitmap) {
+            const auto kind = bitmap == kFullTile ? SegmentKind::full : SegmentKind::bitmap;
+            tile_cells(mask, {col, col + 1, 0, 0, kind, std::max(bitmap, 0)}, row, col, words);
+          });
+      break;
+    }
   }
 }
 
@@ -140,6 +150,20 @@ void row_intervals_of(const SegmentMask& mask, std::int64_t q, std::vector<Inter
   const std::int64_t r = q % block_q;
   const TileRun& run = mask.runs[run_of(mask, row)];
   const std::int64_t step = (row - run.first_row) / run.row_stride;
+  const auto append_bitmap_row = [&](std::int64_t bitmap, std::int64_t tile) {
+    const std::uint64_t* words = mask.bitmap(bitmap).data();
+    for (std::int64_t c = 0; c < block_kv; c += 64) {
+      const int width = static_cast<int>(std::min<std::int64_t>(64, block_kv - c));
+      std::uint64_t bits = read_bits(words, r * block_kv + c, width);
+      while (bits != 0) {
+        const int begin = std::countr_zero(bits);
+        const int length = std::countr_one(bits >> begin);
+        append_interval(out, tile * block_kv + c + begin, tile * block_kv + c + begin + length);
+        if (begin + length == 64) break;
+        bits = bits >> (begin + length) << (begin + length);
+      }
+    }
+  };
   for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
     const TileSegment& segment = mask.segments[static_cast<std::size_t>(s)];
     const std::int64_t first = segment.first_tile + step * segment.step_first;
@@ -150,24 +174,23 @@ void row_intervals_of(const SegmentMask& mask, std::int64_t q, std::vector<Inter
       case SegmentKind::full:
         append_interval(out, k_begin, k_end);
         break;
-      case SegmentKind::bitmap: {
-        const std::uint64_t* words = mask.bitmap(segment.data_index).data();
+      case SegmentKind::bitmap:
         for (std::int64_t tile = first; tile < end; ++tile) {
-          for (std::int64_t c = 0; c < block_kv; c += 64) {
-            const int width = static_cast<int>(std::min<std::int64_t>(64, block_kv - c));
-            std::uint64_t bits = read_bits(words, r * block_kv + c, width);
-            while (bits != 0) {
-              const int begin = std::countr_zero(bits);
-              const int length = std::countr_one(bits >> begin);
-              append_interval(out, tile * block_kv + c + begin,
-                              tile * block_kv + c + begin + length);
-              if (begin + length == 64) break;
-              bits = bits >> (begin + length) << (begin + length);
-            }
-          }
+          append_bitmap_row(segment.data_index, tile);
         }
         break;
-      }
+      case SegmentKind::pattern:
+        mask.pattern_row(segment.data_index, row)
+            .for_each_tile(static_cast<std::int32_t>(first), static_cast<std::int32_t>(end),
+                           [&](std::int64_t tile, std::int32_t bitmap) {
+                             if (bitmap != kFullTile) {
+                               append_bitmap_row(bitmap, tile);
+                               return;
+                             }
+                             append_interval(out, tile * block_kv,
+                                             std::min((tile + 1) * block_kv, mask.kv_len));
+                           });
+        break;
       case SegmentKind::rows: {
         const auto panel_row = static_cast<std::size_t>(segment.data_index * block_q + r);
         for (std::int64_t i = mask.row_offsets[panel_row]; i < mask.row_offsets[panel_row + 1];
@@ -197,6 +220,21 @@ std::int64_t popcount(std::span<const std::uint64_t> words) {
   std::int64_t count = 0;
   for (const std::uint64_t word : words) count += std::popcount(word);
   return count;
+}
+
+// Calls add(last_col, bitmap, times) for the tiles of a pattern row that are not empty and lie in
+// columns [first, end), once for each tile of the pattern row; last_col is the last of its columns.
+template <class Add>
+void add_pattern_tiles(const PatternRow& row, std::int64_t first, std::int64_t end, Add&& add) {
+  for (const PatternTile& tile : row.tiles) {
+    const std::int64_t place = tile.column + row.shift;
+    // The smallest column from `first` on that is `place` modulo num_cols.
+    const std::int64_t behind = (place - first) % row.num_cols;
+    const std::int64_t col = first + (behind < 0 ? behind + row.num_cols : behind);
+    if (col >= end) continue;
+    const std::int64_t times = (end - 1 - col) / row.num_cols + 1;
+    add(static_cast<std::int32_t>(col + (times - 1) * row.num_cols), tile.bitmap, times);
+  }
 }
 
 // Sum over i in [0, n) of a + i * step.
@@ -267,6 +305,30 @@ TileCounts count_tiles(const SegmentMask& mask) {
         }
         case SegmentKind::columns:
           counts.partial += tiles;
+          break;
+        case SegmentKind::pattern:
+          for (std::int64_t i = 0; i < run.num_rows; ++i) {
+            const auto row = static_cast<std::int32_t>(run.first_row + i * run.row_stride);
+            const auto first =
+                static_cast<std::int32_t>(segment.first_tile + i * segment.step_first);
+            const auto end = static_cast<std::int32_t>(segment.end_tile + i * segment.step_end);
+            const std::int64_t rows = std::min(block_q, mask.q_len - row * block_q);
+            add_pattern_tiles(mask.pattern_row(segment.data_index, row), first, end,
+                              [&](std::int32_t col, std::int32_t bitmap, std::int64_t times) {
+                                if (bitmap == kFullTile) {
+                                  counts.full += times;
+                                  counts.allowed_pairs += times * rows * block_kv;
+                                  if (col == num_cols - 1)
+                                    counts.allowed_pairs -= rows * missing_keys;
+                                  return;
+                                }
+                                counts.partial += times;
+                                std::int64_t& cells =
+                                    bitmap_cells[static_cast<std::size_t>(bitmap)];
+                                if (cells < 0) cells = popcount(mask.bitmap(bitmap));
+                                counts.allowed_pairs += times * cells;
+                              });
+          }
           break;
       }
     }

@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "fdma/formats/segment_mask.hpp"
+#include "segment/written_out.hpp"
 
 namespace fdma {
 
 /// Calls visit(row, num_rows, segments) for ranges of tile rows in ascending order. Tile rows row
 /// .. row + num_rows - 1 all have these segments (steps applied, as in for_each_tile_row). A last
 /// tile row with fewer query rows than the others is a range of its own; so is every tile row of a
-/// run that moves. visit returns false to end the walk.
+/// run that moves or has patterns. visit returns false to end the walk.
 ///
 /// Example     128 rows that see keys above 2^31 rows that see none: a handful of ranges
 /// Cost        O(runs * row_period + tile rows of runs that move), not O(tile rows)
@@ -43,8 +44,9 @@ void for_each_still_rows(const SegmentMask& mask, Visit&& visit) {
     const TileRun& run = run_of(row);
     const auto given = segments_of(run);
     std::int64_t end = row + 1;
-    if (std::all_of(given.begin(), given.end(),
-                    [](const auto& s) { return s.step_first == 0 && s.step_end == 0; })) {
+    if (std::all_of(given.begin(), given.end(), [](const auto& s) {
+          return s.step_first == 0 && s.step_end == 0 && s.kind != SegmentKind::pattern;
+        })) {
       std::int64_t limit = num_whole;
       for (std::int64_t other = row; other < std::min(limit, row + period); ++other) {
         const TileRun& beside = run_of(other);
@@ -54,12 +56,13 @@ void for_each_still_rows(const SegmentMask& mask, Visit&& visit) {
       }
       end = std::max(end, limit);
     }
-    segments.assign(given.begin(), given.end());
+    segments.clear();
     const auto moved = static_cast<std::int32_t>((row - run.first_row) / run.row_stride);
-    for (TileSegment& segment : segments) {
+    for (TileSegment segment : given) {
       segment.first_tile += moved * segment.step_first;
       segment.end_tile += moved * segment.step_end;
       segment.step_first = segment.step_end = 0;
+      append_written_out(mask, static_cast<std::int32_t>(row), segment, segments);
     }
     if (!visit(static_cast<std::int32_t>(row), static_cast<std::int32_t>(end - row),
                std::span<const TileSegment>(segments))) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fdma/formats/segment_builder.hpp"
+#include "segment/written_out.hpp"
 
 namespace fdma {
 namespace {
@@ -31,10 +32,26 @@ std::int64_t UniformRuns::parts_of(std::int32_t row, std::vector<UniformRun>& pa
   parts.clear();
   const TileRun& run = run_of(mask_, row);
   const std::int64_t i = (row - run.first_row) / run.row_stride;
+  bool has_patterns = false;
   for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
     const TileSegment& segment = mask_.segments[static_cast<std::size_t>(s)];
     const std::int64_t first = segment.first_tile + i * segment.step_first;
     const std::int64_t end = segment.end_tile + i * segment.step_end;
+    if (segment.kind == SegmentKind::pattern) {
+      has_patterns = true;
+      written_out_.clear();
+      append_written_out(mask_, row,
+                         {static_cast<std::int32_t>(first), static_cast<std::int32_t>(end), 0, 0,
+                          SegmentKind::pattern, segment.data_index},
+                         written_out_);
+      for (const TileSegment& tiles : written_out_) {
+        const TileSource source = tiles.kind == SegmentKind::full
+                                      ? kFullTiles
+                                      : kFirstPartial + static_cast<TileSource>(tiles.data_index);
+        parts.push_back({tiles.first_tile, tiles.end_tile, 0, 0, source});
+      }
+      continue;
+    }
     if (segment.kind != SegmentKind::rows) {
       const TileSource source = segment.kind == SegmentKind::full
                                     ? kFullTiles
@@ -53,7 +70,7 @@ std::int64_t UniformRuns::parts_of(std::int32_t row, std::vector<UniformRun>& pa
       }
     }
   }
-  return run.num_rows - i;
+  return has_patterns ? 1 : run.num_rows - i;
 }
 
 // A tile holds the cells of the one before it unless an interval begins or ends inside the two.

@@ -24,7 +24,7 @@ struct UniformRun {
   TileSource source;
 };
 
-/// Divides segments into uniform parts. A row panel is divided at the tiles in which a key interval
+/// Divides segments into uniform parts. Patterns are written out row by row. A row panel is divided at the tiles in which a key interval
 /// begins or ends. Masks with a column table have no such parts and must not be passed.
 ///
 /// Cost: the segments of the row; the first visit of a panel reads its intervals.
@@ -33,7 +33,7 @@ class UniformRuns {
   explicit UniformRuns(const SegmentMask& mask);
 
   /// Replaces `parts` by those of tile row `row`. Returns the number of rows left in its run,
-  /// including this one.
+  /// including this one, or 1 if the row has patterns.
   std::int64_t parts_of(std::int32_t row, std::vector<UniformRun>& parts);
 
   /// The bitmap of a partial source: stored, or written to `scratch` [words_per_bitmap].
@@ -58,6 +58,7 @@ class UniformRuns {
   std::vector<TileSource> tile_sources_;  // of the tiles of all panels met so far
   std::vector<PanelTile> panel_tiles_;    // by source - first_panel_source_
   std::vector<char> differs_;             // of the current panel
+  std::vector<TileSegment> written_out_;  // of the current pattern segment
 };
 
 }  // namespace fdma

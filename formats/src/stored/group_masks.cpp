@@ -25,6 +25,7 @@ std::uint64_t hash_mask(const SegmentMask& mask) {
   hash = hash_array(mask.segments, hash);
   hash = hash_array(mask.bitmaps, hash);
   hash = hash_array(mask.row_intervals, hash);
+  hash = hash_array(mask.pattern_tiles, hash);
   return hash_array(mask.column_intervals, hash);
 }
 

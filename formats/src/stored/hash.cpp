@@ -65,6 +65,11 @@ class HashStream {
     add(segment.data_index);
   }
 
+  void add(const PatternTile& tile) {
+    add(tile.column);
+    add(tile.bitmap);
+  }
+
   template <class T>
   void add(const std::vector<T>& values) {
     add(static_cast<std::uint64_t>(values.size()));
@@ -103,6 +108,15 @@ void add_fields(HashStream& out, const SegmentMask& mask) {
   out.add(mask.row_intervals);
   out.add(mask.column_offsets);
   out.add(mask.column_intervals);
+  if (!mask.has_patterns()) return;
+  for (const TilePattern& pattern : mask.patterns) {
+    out.add(pattern.num_rows);
+    out.add(pattern.num_cols);
+    out.add(pattern.skew);
+    out.add(pattern.first_row);
+  }
+  out.add(mask.pattern_offsets);
+  out.add(mask.pattern_tiles);
 }
 
 void add_fields(HashStream& out, const ParametricMask& mask) {
@@ -173,7 +187,7 @@ Hash128 mask_hash(const BlockMask& mask) {
   std::vector<Hash128> groups;
   for (std::int64_t g = 0; g < mask.num_groups(); ++g) {
     HashStream group(Subject::group);
-    add_fields(group, segment_of_group(mask, g, BlockShape{128, 128}));
+    add_fields(group, expand_patterns(segment_of_group(mask, g, BlockShape{128, 128})));
     groups.push_back(group.finish());
   }
   HashStream out(Subject::cells);

@@ -166,6 +166,11 @@ class StructureCheck {
                           panel_extents_[data_index].keys, existing.rows, existing.keys, row));
         }
         return {};
+      case SegmentKind::pattern:
+        if (segment.data_index < 0 || segment.data_index >= std::ssize(mask_.patterns)) {
+          return bad_data_index(s, segment.data_index, std::ssize(mask_.patterns));
+        }
+        return {};
       case SegmentKind::columns:
         if (mask_.column_offsets.empty()) {
           return bad_segment(s, "kind columns, but column_offsets is empty");
@@ -175,7 +180,7 @@ class StructureCheck {
         return segment.data_index == 0 ? Result<void>{} : bad_data_index(s, segment.data_index, 1);
     }
     return bad_segment(
-        s, fmt::format("kind {}, expected 0 to 3", static_cast<std::int32_t>(segment.kind)));
+        s, fmt::format("kind {}, expected 0 to 4", static_cast<std::int32_t>(segment.kind)));
   }
 
   static Result<void> bad_run(std::size_t index, const std::string& what) {

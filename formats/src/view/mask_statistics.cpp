@@ -283,6 +283,7 @@ std::int64_t count_query_intervals(const SegmentMask& mask) {
 std::optional<std::int64_t> count_query_intervals(const SegmentMask& mask, std::int64_t max_parts) {
   if (!mask.column_offsets.empty()) return static_cast<std::int64_t>(mask.column_intervals.size());
   if (mask.q_len == 0) return 0;
+  if (mask.has_patterns()) return count_query_intervals(expand_patterns(mask), max_parts);
   std::vector<std::int64_t> in_bitmap(static_cast<std::size_t>(mask.num_bitmaps()));
   for (std::size_t i = 0; i < in_bitmap.size(); ++i) {
     in_bitmap[i] = starts_in_bitmap(mask.bitmap(static_cast<std::int64_t>(i)), mask.block);
@@ -310,6 +311,8 @@ std::optional<std::int64_t> count_query_intervals(const SegmentMask& mask, std::
 
 std::optional<std::int64_t> count_distinct_bitmaps(const SegmentMask& mask, std::int64_t max_tiles,
                                                    const DrawProgress& progress) {
+  if (mask.has_patterns())
+    return count_distinct_bitmaps(expand_patterns(mask), max_tiles, progress);
   // Panels hold their cells relative to their first key: each is drawn once, however often it is
   // used. Columns segments have to be drawn everywhere.
   std::map<std::int32_t, std::int64_t> panel_tiles;

@@ -161,6 +161,8 @@ PlanSegmentKind plan_kind(SegmentKind kind) {
       return PlanSegmentKind::rows;
     case SegmentKind::columns:
       return PlanSegmentKind::columns;
+    case SegmentKind::pattern:
+      break;  // plans are made of masks without patterns
   }
   return PlanSegmentKind::full;
 }

@@ -112,6 +112,7 @@ class RowAppender {
     const auto index = static_cast<std::size_t>(segment.data_index);
     switch (segment.kind) {
       case SegmentKind::full:
+      case SegmentKind::pattern:  // plans are made of masks without patterns
         break;
       case SegmentKind::bitmap:
         if (bitmaps_[index] < 0) bitmaps_[index] = append_bitmap(segment.data_index);

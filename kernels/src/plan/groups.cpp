@@ -114,9 +114,11 @@ class GroupsPlanner {
   }
 
  private:
-  // A transposed mask is already in tiles of the plan.
+  // Patterns are written out. A transposed mask is already in tiles of the plan and has none.
   SegmentMask group_in_tiles(std::int64_t index) const {
-    if (!header_.is_backward()) return segment_of_group(mask_, index, header_.mask_tile());
+    if (!header_.is_backward()) {
+      return expand_patterns(segment_of_group(mask_, index, header_.mask_tile()));
+    }
     return std::get<std::vector<SegmentMask>>(mask_.groups)[static_cast<std::size_t>(index)];
   }
 

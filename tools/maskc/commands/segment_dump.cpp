@@ -18,13 +18,16 @@ std::string_view kind_name(SegmentKind kind) {
       return "rows";
     case SegmentKind::columns:
       return "columns";
+    case SegmentKind::pattern:
+      return "pattern";
   }
   return "full";
 }
 
 std::string segment_text(const TileSegment& segment, bool moves) {
   std::string text(kind_name(segment.kind));
-  if (segment.kind == SegmentKind::bitmap || segment.kind == SegmentKind::rows) {
+  if (segment.kind == SegmentKind::bitmap || segment.kind == SegmentKind::rows ||
+      segment.kind == SegmentKind::pattern) {
     text += fmt::format(" {}", segment.data_index);
   }
   text += fmt::format(" tiles [{}, {})", segment.first_tile, segment.end_tile);
@@ -56,7 +59,28 @@ void dump_group(const SegmentMask& mask, std::string& out) {
     out += fmt::format(", column table of {}",
                        plural(static_cast<std::int64_t>(mask.column_intervals.size()), "interval"));
   }
+  if (mask.has_patterns()) {
+    out += fmt::format(", {} of {}",
+                       plural(static_cast<std::int64_t>(mask.patterns.size()), "pattern"),
+                       plural(static_cast<std::int64_t>(mask.pattern_tiles.size()), "tile"));
+  }
   out += '\n';
+}
+
+std::string pattern_text(const SegmentMask& mask, const TilePattern& pattern) {
+  std::string text = fmt::format("{} x {} tiles", pattern.num_rows, pattern.num_cols);
+  if (pattern.skew != 0) text += fmt::format(", skew {}", pattern.skew);
+  for (std::int32_t row = 0; row < pattern.num_rows; ++row) {
+    text += row == 0 ? ": " : " | ";
+    const char* separator = "";
+    for (const PatternTile& tile : mask.pattern_row_tiles(pattern, row)) {
+      text += separator;
+      text += tile.bitmap == kFullTile ? fmt::format("{}:full", tile.column)
+                                       : fmt::format("{}:{}", tile.column, tile.bitmap);
+      separator = " ";
+    }
+  }
+  return text;
 }
 
 }  // namespace
@@ -75,6 +99,9 @@ std::string dump_segments(const BlockMask& mask) {
     }
     out += '\n';
     dump_group(groups[g], out);
+    for (std::size_t p = 0; p < groups[g].patterns.size(); ++p) {
+      out += fmt::format("  pattern {}: {}\n", p, pattern_text(groups[g], groups[g].patterns[p]));
+    }
   }
   return out;
 }

@@ -14,7 +14,9 @@
 //  3. If the interned bitmaps and panels take more bytes than the column table of the whole mask,
 //     8 * (kv_len + 1) + 8 * (query intervals of all keys), every such partial segment becomes one
 //     columns segment instead.
-//  4. Tile rows r and r + row_period(block) join one run while each segment keeps its kind, its
+//  4. Patterns come only from engines that know them (add_pattern). A mask with patterns has no
+//     column table.
+//  5. Tile rows r and r + row_period(block) join one run while each segment keeps its kind, its
 //     data index and the steps that the first two rows of the run set (greedily, from the top).
 #pragma once
 
@@ -141,6 +143,18 @@ class SegmentBuilder {
   /// move by `step`.
   void add_partial_run(std::int32_t first_tile, std::int32_t end_tile, std::int32_t step,
                        PartialRun& tile_run, std::vector<TileSegment>& segments);
+  /// What stores the tiles of a pattern: the pattern, or one tile that all of them equal.
+  struct PatternContent {
+    bool is_empty;  ///< all tiles are empty; no segment is needed
+    SegmentKind kind;
+    std::int32_t data_index;
+  };
+  /// Stores a pattern, or finds an equal one. `tiles` [num_rows * num_cols], row by row, are
+  /// bitmap indices (intern_bitmap), kFullTile or kEmptyTile. Periods are reduced to the smallest
+  /// ones with which the same tiles repeat, with this skew. Segments of the kind and data index
+  /// that come back may then be appended by add_rows.
+  PatternContent add_pattern(std::int32_t num_rows, std::int32_t num_cols, std::int32_t skew,
+                             std::span<const std::int32_t> tiles);
   /// Declares that every row before `row` was appended; needed after add_rows with a period above
   /// 1.
   void skip_to(std::int32_t row) { next_row_ = row; }
@@ -183,6 +197,7 @@ class SegmentBuilder {
   std::vector<OpenRun> closed_;
   DataIndex bitmap_index_;
   DataIndex panel_index_;
+  DataIndex pattern_index_;
   DataIndex seen_;  // hashes of the bitmaps of all partial tiles so far, stored or not
   // State of the current tile row:
   std::vector<TileSegment> row_segments_, moved_;

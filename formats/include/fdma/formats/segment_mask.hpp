@@ -19,13 +19,14 @@ enum class SegmentKind : std::int32_t {
       /// row panel number `data_index`: key intervals per query row, from the segment's first key
   2,
   columns = 3,  ///< the mask's column table: query intervals per key, in absolute coordinates
+  pattern = 4,  ///< tiles of pattern number `data_index`, which repeat; some may be empty
 };
 
 /// Consecutive tiles of one kind, and how they move from one tile row of the run to the next.
 ///
 /// In tile row i of the run, the segment covers tiles [first_tile + i * step_first,
 /// end_tile + i * step_end), never empty. `data_index` is the bitmap index (kind bitmap), the panel
-/// index (kind rows), or 0.
+/// index (kind rows), the pattern index (kind pattern), or 0.
 struct TileSegment {
   std::int32_t first_tile;
   std::int32_t end_tile;
@@ -49,6 +50,59 @@ struct TileRun {
   friend bool operator==(const TileRun&, const TileRun&) = default;
 };
 
+/// Tiles that repeat in two directions. Tile (row, col) of the mask is the one at pattern row
+/// row mod num_rows and pattern column (col - skew * row) mod num_cols, both at least 0.
+///
+/// Example     `k % 192 < 64`, blocks 128 x 128: num_rows 1, num_cols 3, skew 0; `(q - k) % 3 == 0`:
+///             num_rows 1, num_cols 3, skew 1; `q % 192 < 64`: num_rows 3, num_cols 1
+/// Invariants  num_rows * num_cols > 1, 0 <= skew < num_cols
+struct TilePattern {
+  std::int32_t num_rows;
+  std::int32_t num_cols;
+  std::int32_t skew;
+  std::int32_t first_row;  ///< its first pattern row in the mask's pattern_offsets
+  friend bool operator==(const TilePattern&, const TilePattern&) = default;
+};
+
+/// A tile of a pattern row that is not empty.
+struct PatternTile {
+  std::int32_t column;  ///< pattern column
+  std::int32_t bitmap;  ///< index of its bitmap, or kFullTile
+  friend bool operator==(const PatternTile&, const PatternTile&) = default;
+};
+inline constexpr std::int32_t kFullTile = -1;
+/// In lists of tiles that may be empty (SegmentBuilder::add_pattern).
+inline constexpr std::int32_t kEmptyTile = -2;
+
+/// The tiles of one pattern row as they lie in one tile row of the mask: the tile in column c of
+/// the mask is the one in pattern column (c - shift) mod num_cols.
+struct PatternRow {
+  std::span<const PatternTile> tiles;
+  std::int32_t num_cols;
+  std::int32_t shift;  ///< in [0, num_cols)
+
+  /// Calls visit(col, bitmap) for every tile of columns [first_tile, end_tile) that is not empty,
+  /// in ascending order. Cost: O(num_cols + tiles visited).
+  template <class Visit>
+  void for_each_tile(std::int32_t first_tile, std::int32_t end_tile, Visit&& visit) const {
+    if (tiles.empty() || first_tile >= end_tile) return;
+    const std::int64_t offset = std::int64_t{first_tile} - shift;
+    std::int64_t turn = offset / num_cols - (offset % num_cols < 0 ? 1 : 0);
+    std::size_t at = 0;
+    while (at < tiles.size() && tiles[at].column < offset - turn * num_cols) ++at;
+    while (true) {
+      if (at == tiles.size()) {
+        at = 0;
+        ++turn;
+      }
+      const std::int64_t col = turn * num_cols + shift + tiles[at].column;
+      if (col >= end_tile) return;
+      visit(static_cast<std::int32_t>(col), tiles[at].bitmap);
+      ++at;
+    }
+  }
+};
+
 /// One mask, compiled: runs of tile rows that move in step.
 ///
 /// Example     causal, 8192 x 8192, blocks 128 x 128, 2 KiB in all:
@@ -63,7 +117,12 @@ struct TileRun {
 ///             column_offsets    [kv_len + 1] int64, into column_intervals; empty if no segment is
 ///                               of kind columns
 ///             column_intervals  [num_column_intervals, 2] int32
-/// Invariants  canonical (see segment_builder.hpp): equal cells and blocks give equal arrays
+///             patterns          [num_patterns]
+///             pattern_offsets   [pattern rows of all patterns + 1] int64, into pattern_tiles
+///             pattern_tiles     [num_pattern_tiles], ascending by column in a pattern row
+/// Invariants  canonical (see segment_builder.hpp): equal cells and blocks give equal arrays, unless
+///             a mask has patterns (expand_patterns gives the canonical mask without)
+///             a mask with patterns has no column table
 ///             each tile row is in exactly one run; runs ascend by first_row
 ///             row_stride is row_period(block)
 ///             adjacent segments differ in kind or data index
@@ -74,6 +133,7 @@ struct TileRun {
 ///             block_q * block_kv / 8 B a distinct bitmap
 ///             8 B a row of a panel, 8 B an interval of it
 ///             8 B a key, 8 B an interval for the column table
+///             16 B a pattern, 8 B a pattern row, 8 B a tile of it that is not empty
 struct SegmentMask {
   std::int64_t q_len = 0;
   std::int64_t kv_len = 0;
@@ -85,6 +145,9 @@ struct SegmentMask {
   std::vector<Interval> row_intervals;
   std::vector<std::int64_t> column_offsets;
   std::vector<Interval> column_intervals;
+  std::vector<TilePattern> patterns;
+  std::vector<std::int64_t> pattern_offsets{0};
+  std::vector<PatternTile> pattern_tiles;
 
   std::int32_t num_tile_rows() const {
     return static_cast<std::int32_t>(ceil_div(q_len, block.block_q));
@@ -105,6 +168,21 @@ struct SegmentMask {
     return {bitmaps.data() + index * words_per_bitmap(),
             static_cast<std::size_t>(words_per_bitmap())};
   }
+  bool has_patterns() const { return !patterns.empty(); }
+  /// The tiles of a pattern in tile row `row` of the mask.
+  PatternRow pattern_row(std::int32_t pattern, std::int32_t row) const {
+    const TilePattern& p = patterns[static_cast<std::size_t>(pattern)];
+    const auto shift = static_cast<std::int32_t>(std::int64_t{p.skew} * row % p.num_cols);
+    return {pattern_row_tiles(p, row % p.num_rows), p.num_cols, shift};
+  }
+  /// The tiles of row `pattern_row` of a pattern that are not empty.
+  std::span<const PatternTile> pattern_row_tiles(const TilePattern& pattern,
+                                                 std::int32_t pattern_row) const {
+    const auto at = static_cast<std::size_t>(pattern.first_row + pattern_row);
+    const auto begin = static_cast<std::size_t>(pattern_offsets[at]);
+    return {pattern_tiles.data() + begin,
+            static_cast<std::size_t>(pattern_offsets[at + 1]) - begin};
+  }
   std::int64_t size_bytes() const;
   friend bool operator==(const SegmentMask&, const SegmentMask&) = default;
 };
@@ -115,13 +193,14 @@ struct SegmentMask {
 std::int32_t row_period(BlockShape block);
 
 /// Calls visit(row, segments) for every tile row in ascending order. Steps are already applied:
-/// each segment's [first_tile, end_tile) holds for that row and its step fields are 0. The span is
-/// valid during the call.
+/// each segment's [first_tile, end_tile) holds for that row and its step fields are 0. Pattern
+/// segments are written out as full and bitmap segments. The span is valid during the call.
 void for_each_tile_row(
     const SegmentMask& mask,
     const std::function<void(std::int32_t row, std::span<const TileSegment>)>& visit);
 
-/// The segments of one tile row with steps applied. Cost: O(log runs + segments).
+/// The segments of one tile row with steps applied and patterns written out. Cost: O(log runs +
+/// segments), and the tiles of pattern segments.
 std::vector<TileSegment> segments_of_row(const SegmentMask& mask, std::int32_t row);
 
 /// Writes the cells of tile (row, col) to `words` [block_q * block_kv / 64] in bitmap order.
@@ -136,8 +215,12 @@ void tile_cells(const SegmentMask& mask, const TileSegment& segment, std::int32_
 ///             column segment costs its keys
 void row_intervals_of(const SegmentMask& mask, std::int64_t q, std::vector<Interval>& out);
 
+/// The canonical mask of the same cells without patterns. Cost: O(tiles of pattern segments).
+SegmentMask expand_patterns(const SegmentMask& mask);
+
 /// Exact counts of a mask. Cost: O(runs + stored partial cells), never
-/// O(q_len * kv_len / block) for masks that move in step.
+/// O(q_len * kv_len / block) for masks that move in step; patterns take O(tile rows * tiles of a
+/// pattern row).
 struct TileCounts {
   std::int64_t empty = 0;
   std::int64_t full = 0;
