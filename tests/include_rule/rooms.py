@@ -14,7 +14,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         "algebra": ("bands", "segment"),
         "encodings": ("algebra", "segment"),
         "validate": ("segment",),
-        "stored": ("validate",),
+        "stored": ("encodings", "validate"),
         "view": ("segment",),
         "interop": ("validate",),
     },

@@ -187,6 +187,13 @@ Result<BlockMask> read_one(const InputFile& input, hid_t masks, const std::strin
   if (hash != content) {
     return corrupt(where, fmt::format("content_hash is {}, but the arrays have {}", content, hash));
   }
+  if (version >= kMaskHashVersion) {
+    const std::string hash_of_cells = to_string(mask_hash(mask));
+    if (hash_of_cells != cells) {
+      return corrupt(where,
+                     fmt::format("mask_hash is {}, but the cells have {}", cells, hash_of_cells));
+    }
+  }
   return mask;
 }
 

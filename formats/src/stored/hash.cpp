@@ -14,15 +14,15 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "fdma/formats/convert.hpp"
+#include "fdma/base/parallel.hpp"
+#include "stored/cell_sum.hpp"
 
 namespace fdma {
 namespace {
 
 enum class Subject : std::uint64_t {  // "FDMA", what, layout version
   content = 0x0001'0001'414D'4446,
-  cells = 0x0001'0002'414D'4446,
-  group = 0x0001'0003'414D'4446,
+  cells = 0x0002'0002'414D'4446,  // version 1 hashed the segments of blocks of 128 x 128
 };
 
 class HashStream {
@@ -184,12 +184,17 @@ Hash128 content_hash(const BlockMask& mask) {
 }
 
 Hash128 mask_hash(const BlockMask& mask) {
-  std::vector<Hash128> groups;
-  for (std::int64_t g = 0; g < mask.num_groups(); ++g) {
-    HashStream group(Subject::group);
-    add_fields(group, expand_patterns(segment_of_group(mask, g, BlockShape{128, 128})));
-    groups.push_back(group.finish());
-  }
+  std::vector<Residues> sums(static_cast<std::size_t>(mask.num_groups()));
+  std::visit(
+      [&](const auto& groups) {
+        const auto add = [&](std::size_t g) { sums[g] = cell_sum(groups[g]); };
+        if (groups.size() == 1) {  // most masks: no other thread is asked
+          add(0);
+        } else {
+          parallel_for(std::size_t{0}, groups.size(), add);
+        }
+      },
+      mask.groups);
   HashStream out(Subject::cells);
   out.add(mask.shape.num_batches);
   out.add(mask.shape.num_heads);
@@ -197,9 +202,9 @@ Hash128 mask_hash(const BlockMask& mask) {
     out.add(mask.shape.q_len(b));
     out.add(mask.shape.kv_len(b));
     for (std::int64_t h = 0; h < mask.shape.num_heads; ++h) {
-      const Hash128& group = groups[static_cast<std::size_t>(mask.group(b, h))];
-      out.add(group.high);
-      out.add(group.low);
+      const Residues& sum = sums[static_cast<std::size_t>(mask.group(b, h))];
+      out.add(sum.first);
+      out.add(sum.second);
     }
   }
   return out.finish();

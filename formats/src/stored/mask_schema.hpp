@@ -11,6 +11,9 @@
 namespace fdma::io {
 
 inline constexpr std::int64_t kSchemaVersion = 1;
+/// mask_hash is compared with the cells from this version on. Files of version 1 may hold a hash of
+/// another definition.
+inline constexpr std::int64_t kMaskHashVersion = 2;
 inline constexpr const char* kMasksGroup = "masks";
 inline constexpr const char* kGroupsName = "groups";
 inline constexpr const char* kGroupMapName = "group_of";

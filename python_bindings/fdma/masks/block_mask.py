@@ -579,7 +579,7 @@ class BlockMask(_OtherRooms):
         """A hash of counts, lengths and cells, 32 hexadecimal digits; equal masks have equal ones.
 
         It does not depend on the format, and `fdma-maskc inspect` prints the same digits. It is
-        computed once, at the cost of a conversion to segments.
+        computed once, from what is stored, at a cost that grows with that alone.
 
         >>> import fdma
         >>> mask = fdma.compile("causal", 1000)

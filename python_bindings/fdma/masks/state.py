@@ -17,6 +17,7 @@ from .. import _fdma
 __all__: list[str] = []
 
 VERSION = 1
+MASK_HASH_VERSION = 2  # files of version 1 may hold a mask hash of another definition
 _OFFSETS = ("q_offset", "kv_offset", "batch_offset", "head_offset")
 _COUNTS = ("num_batches", "num_heads", "block_q", "block_kv", *_OFFSETS)
 MARKS = {"is_per_batch": "num_batches", "is_per_head": "num_heads"}
@@ -82,8 +83,7 @@ def core_of(state: Mapping[str, Any]) -> _fdma.BlockMask:
     named = [{_name(name): _array(name, a) for name, a in group.items()} for group in groups]
     format_name, spec = _text(left, "format"), _text(left, "spec")
     group_of = _array("group_of", _take(left, "group_of"))
-    content_hash = left.pop("content_hash", None)
-    left.pop("mask_hash", None)
+    content_hash, mask_hash = left.pop("content_hash", None), left.pop("mask_hash", None)
     if left:
         raise ValueError(f"{min(map(str, left))}: unknown")
     core = _fdma.BlockMask.from_arrays(
@@ -103,6 +103,8 @@ def core_of(state: Mapping[str, Any]) -> _fdma.BlockMask:
         raise ValueError(
             f"content_hash is {content_hash}, but the arrays have {core.content_hash()}"
         )
+    if version >= MASK_HASH_VERSION and mask_hash not in (None, core.mask_hash()):
+        raise ValueError(f"mask_hash is {mask_hash}, but the cells have {core.mask_hash()}")
     return core
 
 

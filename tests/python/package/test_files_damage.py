@@ -150,6 +150,17 @@ def test_attributes(name: str, value: Any, words: str, intact: Path, tmp_path: P
     refused(path, "segment", words)
 
 
+def test_mask_hash_of_version_1_is_not_compared(intact: Path, tmp_path: Path) -> None:
+    """Version 1 was written with two definitions of this hash."""
+
+    def edit(file: h5py.File) -> None:
+        file["masks/segment"].attrs.create("version", 1)
+        file["masks/segment"].attrs.create("mask_hash", np.bytes_("0" * 32))
+
+    path = changed(intact, tmp_path, edit)
+    assert fdma.load(path, "segment").mask_hash == fdma.load(intact, "segment").mask_hash
+
+
 def test_newer_versions_are_told(intact: Path, tmp_path: Path) -> None:
     path = changed(intact, tmp_path, lambda f: f["masks/bcsr"].attrs.create("version", 2))
     with pytest.raises(NotImplementedError, match=r"written by a newer FDMA.*version 2"):

@@ -22,7 +22,19 @@ std::string to_string(const Hash128& hash);
 Hash128 content_hash(const BlockMask& mask);
 
 /// Hash of counts, lengths and cells: equal for every format, block shape, grouping and origin.
-/// Cost: that of converting every group to a segment mask in 128 x 128 blocks.
+///
+/// The cells of a group give a fingerprint of 122 bits: the sum of x^q y^k over its true cells (q,
+/// k), modulo 2^61 - 1, at two points (x, y) that docs/file-format.md names. XXH3 is over counts,
+/// lengths and fingerprints. The sum is taken of whatever is stored (runs of tile rows, intervals,
+/// distinct bitmaps), and no canonical form is made.
+///
+/// Masks with different cells have different hashes unless chance or intent has it otherwise. The
+/// points are public, so whoever wants two masks of one hash can make them. Nothing may take equal
+/// hashes for equal cells of masks that somebody else chose: equal_cells compares cells, and plans
+/// are kept by content_hash.
+///
+/// Cost: O(stored bytes), and O(log tile rows) for each segment whose rows move in step. Causal
+/// over a million tokens takes microseconds.
 Hash128 mask_hash(const BlockMask& mask);
 
 }  // namespace fdma

@@ -4,6 +4,7 @@
 #include <functional>
 #include <random>
 
+#include "fdma/formats/hash.hpp"
 #include "fdma/io/mask_file.hpp"
 #include "h5_edits.hpp"
 #include "mask_fixtures.hpp"
@@ -307,6 +308,22 @@ TEST_P(WrongFiles, AreRejectedWithTheirReason) {
   EXPECT_EQ(read.error().code, GetParam().code) << read.error().message;
   EXPECT_THAT(read.error().message, HasSubstr(GetParam().message));
   EXPECT_THAT(read.error().message, HasSubstr(path));
+}
+
+// Version 1 was written with two definitions of the mask hash.
+TEST(ReadMask, DoesNotCompareTheMaskHashOfVersion1) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("m.h5");
+  const BlockMask mask = make_mask(MaskFormat::segment);
+  ASSERT_TRUE(write_masks(path, {{"m", mask}}));
+  {
+    FileEdit file(path);
+    file.attribute("/masks/m", "version", std::int64_t{1});
+    file.attribute("/masks/m", "mask_hash", std::string(32, '0'));
+  }
+  const auto read = read_mask(path);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(mask_hash(*read), mask_hash(mask));
 }
 
 TEST(ReadMask, FollowsSoftLinksInsideTheFile) {
