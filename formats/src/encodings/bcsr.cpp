@@ -1,36 +1,21 @@
 // Block compressed sparse rows from and to the canonical form.
-#include <algorithm>
-
 #include "fdma/formats/convert.hpp"
+#include "segment/indexed_tiles.hpp"
 #include "segment/tile_bitmaps.hpp"
 
 namespace fdma {
 
 SegmentMask segment_from_bcsr(const BcsrMask& mask) {
-  SegmentBuilder builder(mask.q_len, mask.kv_len, mask.block);
-  const std::int64_t words_per_bitmap = std::int64_t{mask.block.block_q} * mask.block.block_kv / 64;
-  std::vector<TileRange> ranges;
+  static_assert(BcsrMask::kFullBlock == IndexedTile::kFullTile);
+  IndexedTiles builder(mask.q_len, mask.kv_len, mask.block, mask.bitmaps);
+  std::vector<IndexedTile> tiles;
   for (std::size_t row = 0; row < static_cast<std::size_t>(mask.num_tile_rows()); ++row) {
-    ranges.clear();
-    const std::int64_t first = mask.row_offsets[row], last = mask.row_offsets[row + 1];
-    for (std::int64_t i = first; i < last; ++i) {
-      const std::int32_t col = mask.col_indices[static_cast<std::size_t>(i)];
-      const bool is_full = mask.bitmap_index[static_cast<std::size_t>(i)] == BcsrMask::kFullBlock;
-      if (!ranges.empty() && ranges.back().end == col && ranges.back().is_full == is_full) {
-        ++ranges.back().end;
-      } else {
-        ranges.push_back({col, col + 1, is_full});
-      }
+    tiles.clear();
+    for (auto i = static_cast<std::size_t>(mask.row_offsets[row]);
+         i < static_cast<std::size_t>(mask.row_offsets[row + 1]); ++i) {
+      tiles.push_back({mask.col_indices[i], mask.bitmap_index[i]});
     }
-    std::int64_t next = first;  // the builder asks for partial tiles in order
-    builder.add_tile_row(
-        ranges,
-        [&](std::int32_t tile, std::uint64_t* words) {
-          while (mask.col_indices[static_cast<std::size_t>(next)] != tile) ++next;
-          const std::int64_t index = mask.bitmap_index[static_cast<std::size_t>(next)];
-          std::copy_n(mask.bitmaps.data() + index * words_per_bitmap, words_per_bitmap, words);
-        },
-        true);
+    builder.add_tile_row(tiles);
   }
   return builder.finish();
 }

@@ -1,42 +1,32 @@
 // Block bit sets from and to the canonical form.
 //
-// To the canonical form, a tile row is scanned by runs of equal bits; partial tiles lie in the
-// order in which the builder asks for their cells. From it, a segment becomes two runs of bits.
-#include <algorithm>
+// To the canonical form, the active tiles of a tile row are listed; the bitmaps of partial ones lie
+// in the same order. From it, a segment becomes two runs of bits.
+#include <bit>
 
 #include "fdma/formats/convert.hpp"
-#include "segment/bit_copy.hpp"
+#include "segment/indexed_tiles.hpp"
 #include "segment/tile_bitmaps.hpp"
 
 namespace fdma {
 
 SegmentMask segment_from_bitset(const BlockBitset& mask) {
-  SegmentBuilder builder(mask.q_len, mask.kv_len, mask.block);
-  const std::int64_t num_cols = mask.num_tile_cols(), words_per_row = mask.words_per_row();
-  const std::int64_t words_per_bitmap = std::int64_t{mask.block.block_q} * mask.block.block_kv / 64;
-  std::vector<TileRange> ranges;
+  IndexedTiles builder(mask.q_len, mask.kv_len, mask.block, mask.bitmaps);
+  const std::int64_t words_per_row = mask.words_per_row();
+  std::vector<IndexedTile> tiles;
+  std::size_t partial = 0;
   for (std::int64_t row = 0; row < mask.num_tile_rows(); ++row) {
-    const std::uint64_t* active = mask.active.data() + row * words_per_row;
-    const std::uint64_t* full = mask.full.data() + row * words_per_row;
-    ranges.clear();
-    for (std::int64_t col = 0; (col = find_bit(active, col, num_cols, true)) < num_cols;) {
-      const std::int64_t end = find_bit(active, col, num_cols, false);
-      while (col < end) {
-        const bool is_full = read_bits(full, col, 1) != 0;
-        const std::int64_t next = find_bit(full, col, end, !is_full);
-        ranges.push_back(
-            {static_cast<std::int32_t>(col), static_cast<std::int32_t>(next), is_full});
-        col = next;
+    tiles.clear();
+    for (std::int64_t w = 0; w < words_per_row; ++w) {
+      const auto i = static_cast<std::size_t>(row * words_per_row + w);
+      for (std::uint64_t active = mask.active[i]; active != 0; active &= active - 1) {
+        const int bit = std::countr_zero(active);
+        const bool is_full = (mask.full[i] >> bit & 1) != 0;
+        tiles.push_back({static_cast<std::int32_t>(64 * w + bit),
+                         is_full ? IndexedTile::kFullTile : mask.bitmap_index[partial++]});
       }
     }
-    std::int64_t partial = mask.partial_offsets[static_cast<std::size_t>(row)];
-    builder.add_tile_row(
-        ranges,
-        [&](std::int32_t, std::uint64_t* words) {
-          const std::int64_t index = mask.bitmap_index[static_cast<std::size_t>(partial++)];
-          std::copy_n(mask.bitmaps.data() + index * words_per_bitmap, words_per_bitmap, words);
-        },
-        true);
+    builder.add_tile_row(tiles);
   }
   return builder.finish();
 }
