@@ -5,10 +5,13 @@
 // costs nothing, complements are a flag.
 #include "boxes/bit_program.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <new>
+
+#include "ir/node_text.hpp"
 
 namespace fdma::box {
 namespace {
@@ -111,10 +114,24 @@ BitProgram::BitProgram(BoxProgram& program, BlockShape block) : q_len_(program.q
       }
     } else {
       std::unique_ptr<RowAtom> atom;
+      AtomKind kind = AtomKind::axis;
       if (program.axis(id) != Axis::cell) atom = make_axis_atom(program, id, block);
-      if (!atom) atom = make_compare_atom(program, id, block);
-      if (!atom) atom = make_table_atom(program, id, block);
-      if (!atom) atom = make_cell_atom(program, id, block);
+      if (!atom) {
+        atom = make_compare_atom(program, id, block);
+        kind = AtomKind::compare;
+      }
+      if (!atom) {
+        atom = make_table_atom(program, id, block);
+        kind = AtomKind::table;
+      }
+      if (!atom) {
+        atom = make_cell_atom(program, id, block);
+        kind = AtomKind::cell;
+      }
+      if (slowest_ < 0 || kind > slowest_kind_) {
+        slowest_ = id;
+        slowest_kind_ = kind;
+      }
       op.op = IrOp::boolean;
       op.is_partial = atom->may_be_undefined();
       op.atom = static_cast<std::int32_t>(atoms_.size());
@@ -128,6 +145,15 @@ BitProgram::BitProgram(BoxProgram& program, BlockShape block) : q_len_(program.q
   const std::int64_t per_buffer =
       kBufferBytes / 8 / std::max<std::int64_t>(1, num_buffers_ + std::ssize(atoms_));
   max_words_ = std::clamp(per_buffer / 8 * 8, kMinBlockWords, kMaxBlockWords);
+}
+
+std::string BitProgram::slowest_condition(const BoxProgram& program) const {
+  const char* way = "is one string of bits";
+  if (slowest_kind_ == AtomKind::table) way = "is read from the rows of a table";
+  if (slowest_kind_ == AtomKind::compare) way = "compares a number per query with one per key";
+  if (slowest_kind_ == AtomKind::cell) way = "is evaluated cell by cell";
+  const auto node = [&](IrId id) -> const IrNode& { return program.node(id); };
+  return fmt::format("{} {}", node_text(node, program.tables().tables(), slowest_), way);
 }
 
 BitProgram::Worker::Worker(const BitProgram& program)

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "boxes/program.hpp"
@@ -44,6 +45,9 @@ class BitProgram {
   Planes row(const RowBlock& block, Worker& worker) const;
   /// The outcomes that occur in a box of tiles, and perhaps others.
   Outcomes outcomes(const TileBox& box, Worker& worker) const;
+  /// The condition whose rows usually take longest, and how these are made:
+  /// "((q * k) % 7) == 3 is evaluated cell by cell". For reports.
+  std::string slowest_condition(const BoxProgram& program) const;
   /// repeats[q] is 1 only where row q certainly equals row q - 1.
   std::vector<std::uint8_t> repeated_rows() const;
 
@@ -56,10 +60,14 @@ class BitProgram {
     std::int32_t buffer;  ///< first of its own buffers
   };
   static int num_buffers(const Op& op);
+  /// Kinds of atoms, the slowest last.
+  enum class AtomKind : std::uint8_t { axis, table, compare, cell };
 
   std::int64_t q_len_;
   std::vector<Op> ops_;
   std::vector<std::unique_ptr<RowAtom>> atoms_;
+  AtomKind slowest_kind_ = AtomKind::axis;
+  IrId slowest_ = -1;  ///< the first condition of that kind
   std::int64_t max_words_ = 0;
   std::int32_t num_buffers_ = 0;
 };

@@ -35,6 +35,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -66,6 +67,29 @@ constexpr std::int64_t kBoxesAtOnce = 256;
 constexpr std::int64_t kMaxPanelBytes = std::int64_t{96} << 20;
 constexpr std::int64_t kFewPanels = 4;
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// What the engine did, for its report.
+struct Effort {
+  double preparing = 0;
+  double pruning = 0;
+  double evaluating = 0;
+  double storing = 0;
+  std::int64_t num_evaluated_tiles = 0;
+  std::int64_t num_bounded_tiles = 0;
+
+  void add(const Effort& other) {
+    pruning += other.pruning;
+    evaluating += other.evaluating;
+    num_evaluated_tiles += other.num_evaluated_tiles;
+    num_bounded_tiles += other.num_bounded_tiles;
+  }
+};
+
 struct BoxCell {
   std::int64_t q;
   std::int64_t k;
@@ -88,6 +112,7 @@ struct Panel {
   std::vector<std::uint64_t> words;
   std::int64_t stride = 0;
   std::optional<BoxCell> undefined;
+  Effort effort;
 };
 
 enum class TileClass : std::uint8_t { empty, full, undecided };
@@ -131,10 +156,17 @@ class Lowering {
     panel.tile_runs.clear();
     panel.undefined.reset();
     if (meter_.must_stop()) return;
+    const Clock::time_point start = Clock::now();
     prune(tile_row, worker);
+    panel.effort.pruning = seconds_since(start);
+    panel.effort.num_evaluated_tiles =
+        std::count(worker.classes.begin(), worker.classes.end(), TileClass::undecided);
+    panel.effort.num_bounded_tiles = num_tile_cols_ - panel.effort.num_evaluated_tiles;
+    const Clock::time_point pruned = Clock::now();
     plan_tile_runs(panel, worker);
     for (const UndecidedRun& tile_run : panel.tile_runs) evaluate_tile_run(tile_run, panel, worker);
     collect_ranges(panel, worker);
+    panel.effort.evaluating = seconds_since(pruned);
   }
 
   /// Writes the cells of a partial tile in bitmap order.
@@ -337,15 +369,20 @@ class Lowering {
 
 /// Evaluates all tile rows and feeds them in order. Stops at the first undefined cell, or when the
 /// meter has stopped the work.
-std::optional<BoxCell> run(const Lowering& lowering, int num_threads, SegmentBuilder& builder) {
+std::optional<BoxCell> run(const Lowering& lowering, int num_threads, SegmentBuilder& builder,
+                           WorkMeter& meter, Effort& effort) {
   std::optional<BoxCell> undefined;
   const auto feed = [&](const Panel& panel) {
     if (undefined || lowering.has_stopped()) return;
     undefined = panel.undefined;
     if (undefined) return;
+    const Clock::time_point start = Clock::now();
     builder.add_tile_row(panel.ranges, [&](std::int32_t tile, std::uint64_t* words) {
       lowering.copy_tile(panel, tile, words);
     });
+    effort.add(panel.effort);
+    effort.storing += seconds_since(start);
+    meter.add_tile_rows(1);
   };
   const std::int32_t num_rows = lowering.num_tile_rows();
   if (num_threads == 1 || num_rows == 1 || !has_worker_threads()) {
@@ -406,17 +443,34 @@ Error undefined_cell(const BoxProgram& program, const BoxCell& cell) {
                                                    cell.k, lanes.culprit(program.root()))};
 }
 
+void fill_report(const Effort& effort, std::string condition, ProgramReport& report) {
+  report.engine = LoweringEngine::box;
+  report.method = std::move(condition);
+  report.num_bounded_tiles = effort.num_bounded_tiles;
+  report.num_evaluated_tiles = effort.num_evaluated_tiles;
+  report.phases = {{"preparing conditions", effort.preparing},
+                   {"bounding tiles", effort.pruning},
+                   {"evaluating cells", effort.evaluating},
+                   {"storing tiles", effort.storing}};
+}
+
 }  // namespace
 
 Result<SegmentMask> lower_boxes(const IrProgram& program, BlockShape block, int num_threads,
-                                WorkMeter& meter) {
+                                WorkMeter& meter, ProgramReport* report) {
   try {
     SegmentBuilder builder(program.q_len, program.kv_len, block);
     const auto num_tile_rows = static_cast<std::int32_t>(ceil_div(program.q_len, block.block_q));
     if (program.q_len == 0 || program.kv_len == 0) {
       for (std::int32_t row = 0; row < num_tile_rows; ++row) builder.add_tile_row({}, {});
+      meter.add_tile_rows(num_tile_rows);
+      if (report != nullptr) {
+        report->engine = LoweringEngine::box;
+        report->method = "no cells";
+      }
       return builder.finish();
     }
+    const Clock::time_point start = Clock::now();
     BoxProgram prepared(program, &meter);
     if (prepared.is_too_nested()) {
       return Error{ErrorCode::unsupported,
@@ -425,9 +479,12 @@ Result<SegmentMask> lower_boxes(const IrProgram& program, BlockShape block, int 
     const BitProgram bits(prepared, block);
     if (meter.must_stop()) return meter.error();
     const Lowering lowering(bits, program.q_len, program.kv_len, block, meter);
-    const std::optional<BoxCell> undefined = run(lowering, num_threads, builder);
+    Effort effort;
+    effort.preparing = seconds_since(start);
+    const std::optional<BoxCell> undefined = run(lowering, num_threads, builder, meter, effort);
     if (meter.has_stopped()) return meter.error();
     if (undefined) return undefined_cell(prepared, *undefined);
+    if (report != nullptr) fill_report(effort, bits.slowest_condition(prepared), *report);
     return builder.finish();
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory,

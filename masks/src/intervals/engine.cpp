@@ -24,6 +24,8 @@
 //             the pieces of all functions together, the intervals of all keys. A mask beyond a
 //             budget is left to box form, and so is one that takes too many steps
 //             (effort.hpp).
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -33,6 +35,7 @@
 #include "fdma/formats/segment_builder.hpp"
 #include "fdma/formats/segment_from_columns.hpp"
 #include "intervals/region.hpp"
+#include "ir/node_text.hpp"
 #include "ir/range.hpp"
 #include "lower/engines.hpp"
 
@@ -60,6 +63,8 @@ struct Analysis {
   std::vector<PiecewisePtr> functions;
   std::vector<std::size_t> weights;  // pieces that are visited to evaluate a condition
   std::vector<int> depths;           // of nested different logical operators
+  IrId without_form = -1;            // a node that the engine cannot express
+  IrId without_function = -1;        // a node whose function has too many pieces or no value
 
   explicit Analysis(const IrProgram& p) : program(p) {}
 };
@@ -74,23 +79,24 @@ bool is_logical(IrOp op) {
 
 constexpr std::uint8_t kBoth = kMentionsQ | kMentionsK;
 
-// True iff this engine can express every node. Reads no table.
-bool has_interval_shape(const IrProgram& program, const std::vector<std::uint8_t>& mentions) {
+// The first node that this engine cannot express; -1 if there is none. Reads no table.
+IrId node_without_form(const IrProgram& program, const std::vector<std::uint8_t>& mentions) {
   for (std::size_t i = 0; i < program.nodes.size(); ++i) {
+    const auto id = static_cast<IrId>(i);
     const IrNode& node = program.nodes[i];
     if ((mentions[i] & kMentionsLoop) != 0 || node.op == IrOp::any_of || node.op == IrOp::all_of) {
-      return false;
+      return id;
     }
     if ((mentions[i] & kBoth) == kBoth && !is_comparison(node.op) && !is_logical(node.op))
-      return false;
-    if (mentions[i] == 0 && node.op != IrOp::constant && node.op != IrOp::boolean) return false;
+      return id;
+    if (mentions[i] == 0 && node.op != IrOp::constant && node.op != IrOp::boolean) return id;
     if (is_comparison(node.op) && (mentions[i] & kBoth) == kBoth) {
       for (int c = 0; c < 2; ++c) {
-        if (mentions[static_cast<std::size_t>(node.children[c])] == kBoth) return false;
+        if (mentions[static_cast<std::size_t>(node.children[c])] == kBoth) return id;
       }
     }
   }
-  return true;
+  return -1;
 }
 
 // The last node that reads the function of each node; the end for nodes that regions are made of.
@@ -112,7 +118,8 @@ std::vector<std::size_t> last_readers(const Analysis& a) {
 bool analyse(Analysis& a, IntervalEffort& effort) {
   const IrProgram& program = a.program;
   a.mentions = node_mentions(program);
-  if (!has_interval_shape(program, a.mentions)) return false;
+  a.without_form = node_without_form(program, a.mentions);
+  if (a.without_form >= 0) return false;
   const std::size_t size = program.nodes.size();
   a.functions.resize(size);
   a.weights.assign(size, 0);
@@ -160,10 +167,16 @@ bool analyse(Analysis& a, IntervalEffort& effort) {
     a.functions[i] =
         apply(node.op, operands,
               is_table ? &program.tables[static_cast<std::size_t>(node.value)] : nullptr, effort);
-    if (a.functions[i] == nullptr) return false;
+    if (a.functions[i] == nullptr) {
+      a.without_function = static_cast<IrId>(i);
+      return false;
+    }
     a.weights[i] = a.functions[i]->pieces().size();
     num_pieces += a.weights[i];
-    if (num_pieces > max_pieces || !effort.spend(num_read + a.weights[i])) return false;
+    if (num_pieces > max_pieces || !effort.spend(num_read + a.weights[i])) {
+      a.without_function = static_cast<IrId>(i);
+      return false;
+    }
     for (int c = 0; c < node.num_children; ++c) {
       PiecewisePtr& read = a.functions[child(c)];
       if (read == nullptr || last_reader[child(c)] != i ||
@@ -413,19 +426,53 @@ std::optional<SegmentMask> lower_by_key(const Analysis& analysis, BlockShape blo
                               [&meter] { return meter.must_stop(); });
 }
 
+// Why the engine declines.
+std::string reason_to_decline(const Analysis& a) {
+  const auto text = [&](IrId id) {
+    return node_text([&](IrId i) -> const IrNode& { return a.program.node(i); }, a.program.tables,
+                     id);
+  };
+  if (a.without_form >= 0) {
+    return fmt::format("{} is no comparison of a function of q with one of k",
+                       text(a.without_form));
+  }
+  if (a.without_function >= 0) {
+    return fmt::format("{} is not linear on few pieces, or not defined everywhere",
+                       text(a.without_function));
+  }
+  return "the rows have too many intervals, or some cell may be undefined";
+}
+
 }  // namespace
 
 std::optional<SegmentMask> lower_intervals(const IrProgram& program, BlockShape block,
-                                           WorkMeter& meter) {
+                                           WorkMeter& meter, ProgramReport* report) {
   Analysis analysis(program);
   IntervalEffort effort(&meter);
-  if (!analyse(analysis, effort)) return std::nullopt;
-  if (auto by_query = RegionEvaluator(analysis, true, effort).run(0, program.q_len)) {
-    return segment_from_bands(std::move(*by_query).to_row_bands(program.q_len, program.kv_len),
-                              block);
+  const auto fill_report = [&](std::string method) {
+    if (report == nullptr) return;
+    report->engine = LoweringEngine::interval;
+    report->method = std::move(method);
+  };
+  const bool is_analysed = analyse(analysis, effort);
+  if (is_analysed) {
+    if (auto by_query = RegionEvaluator(analysis, true, effort).run(0, program.q_len)) {
+      fill_report(fmt::format("bands of rows: {}, key intervals: {}", by_query->bands().size(),
+                              by_query->row_bands().intervals.size()));
+      return segment_from_bands(std::move(*by_query).to_row_bands(program.q_len, program.kv_len),
+                                block);
+    }
+    if (!meter.has_stopped()) {
+      if (auto by_key = lower_by_key(analysis, block, meter)) {
+        fill_report("query intervals of every key");
+        return by_key;
+      }
+    }
   }
-  if (meter.has_stopped()) return std::nullopt;
-  return lower_by_key(analysis, block, meter);
+  if (report != nullptr) {
+    report->declined.push_back({LoweringEngine::interval, reason_to_decline(analysis)});
+  }
+  return std::nullopt;
 }
 
 }  // namespace fdma

@@ -1,4 +1,9 @@
 // The two lowering engines. lower.cpp chooses one; the head of each engine's file has its method.
+//
+// An engine that gets a report fills it. One that declines appends itself and its reason to
+// `declined` and leaves the rest alone; one that makes the mask sets `engine`, `method`, the numbers
+// of tiles and `phases`. lower.cpp sets `seconds` and `num_tiles`. An engine tells the meter of each
+// tile row that it has done (WorkMeter::add_tile_rows); lower.cpp adds those that it did not tell of.
 #pragma once
 
 #include <optional>
@@ -14,11 +19,11 @@ namespace fdma {
 /// budgets of memory and steps, or if the engine cannot prove every cell defined. It is also empty
 /// where the meter stopped the work.
 std::optional<SegmentMask> lower_intervals(const IrProgram& program, BlockShape block,
-                                           WorkMeter& meter);
+                                           WorkMeter& meter, ProgramReport* report = nullptr);
 
 /// Box form (boxes/engine.cpp), for any program. Errors: invalid_argument that names an undefined
 /// cell and its cause; the error with which the meter stopped the work.
 Result<SegmentMask> lower_boxes(const IrProgram& program, BlockShape block, int num_threads,
-                                WorkMeter& meter);
+                                WorkMeter& meter, ProgramReport* report = nullptr);
 
 }  // namespace fdma

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <new>
 
 #include "bind/written_with.hpp"
@@ -12,11 +13,18 @@
 namespace fdma {
 namespace {
 
+std::int64_t num_tile_rows(const IrProgram& program, BlockShape block) {
+  return ceil_div(program.q_len, block.block_q);
+}
+
 Result<SegmentMask> lower_program(const IrProgram& program, const LowerOptions& options,
-                                  WorkMeter& meter) {
+                                  WorkMeter& meter, ProgramReport* report) {
   if (meter.must_stop()) return meter.error();
   if (options.engine != LoweringEngine::box) {
-    if (auto mask = lower_intervals(program, options.block, meter)) return *std::move(mask);
+    if (auto mask = lower_intervals(program, options.block, meter, report)) {
+      meter.add_tile_rows(num_tile_rows(program, options.block));
+      return *std::move(mask);
+    }
     if (meter.must_stop()) return meter.error();
     if (options.engine == LoweringEngine::interval) {
       return Error{ErrorCode::unsupported,
@@ -25,7 +33,17 @@ Result<SegmentMask> lower_program(const IrProgram& program, const LowerOptions& 
                    "use automatic or box"};
     }
   }
-  return lower_boxes(program, options.block, options.num_threads, meter);
+  return lower_boxes(program, options.block, options.num_threads, meter, report);
+}
+
+void lower_reported(const IrProgram& program, const LowerOptions& options, WorkMeter& meter,
+                    std::optional<Result<SegmentMask>>& result, ProgramReport* report) {
+  const auto start = std::chrono::steady_clock::now();
+  result.emplace(lower_program(program, options, meter, report));
+  if (report == nullptr) return;
+  report->num_tiles =
+      num_tile_rows(program, options.block) * ceil_div(program.kv_len, options.block.block_kv);
+  report->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 // "batch element 1, head 3: " where there are several programs.
@@ -41,6 +59,17 @@ std::string where_used(const MaskIr& ir, std::size_t program) {
 
 }  // namespace
 
+std::string_view to_string(LoweringEngine engine) {
+  switch (engine) {
+    case LoweringEngine::interval:
+      return "interval";
+    case LoweringEngine::box:
+      return "box";
+    default:
+      return "automatic";
+  }
+}
+
 Result<BlockMask> lower(const MaskIr& ir, const LowerOptions& options) {
   FDMA_TRY_VOID(validate(options.block));
   FDMA_TRY_VOID(validate(ir.shape));
@@ -52,9 +81,16 @@ Result<BlockMask> lower(const MaskIr& ir, const LowerOptions& options) {
   }
   try {
     WorkMeter meter(options.max_work, options.is_cancelled);
+    if (options.on_progress) {
+      std::int64_t total = 0;
+      for (const IrProgram& program : ir.programs) total += num_tile_rows(program, options.block);
+      meter.report_progress(total, options.on_progress);
+    }
+    if (options.report != nullptr) options.report->programs.assign(ir.programs.size(), {});
     std::vector<std::optional<Result<SegmentMask>>> results(ir.programs.size());
     const auto lower_one = [&](std::size_t p) {
-      results[p].emplace(lower_program(ir.programs[p], options, meter));
+      lower_reported(ir.programs[p], options, meter, results[p],
+                     options.report == nullptr ? nullptr : &options.report->programs[p]);
     };
     if (ir.programs.size() == 1 || options.num_threads == 1) {
       for (std::size_t p = 0; p < ir.programs.size(); ++p) lower_one(p);
@@ -91,7 +127,11 @@ Result<BlockMask> compile(const MaskExpr& expr, const Tables& tables, const Mask
   }
   try {
     FDMA_TRY_VOID(validate(options.block));
-    FDMA_TRY(SelectedExpr selected, select_learned(expr, tables, shape, options));
+    LowerOptions selecting = options;
+    selecting.report = nullptr;  // reports and progress are those of the whole mask
+    selecting.on_progress = {};
+    if (options.report != nullptr) options.report->programs.clear();
+    FDMA_TRY(SelectedExpr selected, select_learned(expr, tables, shape, selecting));
     if (!selected.mask) {
       FDMA_TRY(const MaskIr ir, fdma::bind(selected.expr, selected.tables, shape));
       FDMA_TRY(selected.mask, lower(ir, options));

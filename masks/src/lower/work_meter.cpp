@@ -33,6 +33,13 @@ bool WorkMeter::expect(double evaluations, std::int64_t turns) {
   return !has_stopped();
 }
 
+void WorkMeter::add_tile_rows(std::int64_t count) {
+  if (!on_progress_) return;
+  num_tile_rows_done_.fetch_add(count);
+  const std::unique_lock lock(progress_mutex_, std::try_to_lock);
+  if (lock.owns_lock()) on_progress_(num_tile_rows_done_.load(), total_tile_rows_);
+}
+
 Error WorkMeter::error() const {
   if (state_.load() == State::cancelled) return interrupted();
   return {

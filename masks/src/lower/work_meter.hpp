@@ -1,9 +1,10 @@
-// The limits of one call of lower: cancellation, and the work of loops.
+// The limits of one call of lower (cancellation, the work of loops) and its progress.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <utility>
 
 #include "fdma/base/result.hpp"
@@ -45,6 +46,15 @@ class WorkMeter {
   /// Why the work stopped.
   Error error() const;
 
+  /// Calls on_progress(done, total) whenever tile rows are added. Set before the work begins.
+  void report_progress(std::int64_t total_tile_rows,
+                       std::function<void(std::int64_t, std::int64_t)> on_progress) {
+    total_tile_rows_ = total_tile_rows;
+    on_progress_ = std::move(on_progress);
+  }
+  /// Counts tile rows that are done. A thread that comes while another one reports does not wait.
+  void add_tile_rows(std::int64_t count);
+
  private:
   enum class State : std::uint8_t { going, cancelled, exhausted };
   void stop(State state);
@@ -55,6 +65,10 @@ class WorkMeter {
   std::atomic<std::int64_t> spent_{0};
   std::atomic<State> state_{State::going};
   std::atomic<std::int64_t> turns_{0};  // turns of the loop at which the work ended
+  std::int64_t total_tile_rows_ = 0;
+  std::function<void(std::int64_t, std::int64_t)> on_progress_;
+  std::atomic<std::int64_t> num_tile_rows_done_{0};
+  std::mutex progress_mutex_;
 };
 
 }  // namespace fdma

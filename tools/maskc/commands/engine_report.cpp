@@ -8,14 +8,6 @@
 #include "cli/number_text.hpp"
 
 namespace fdma::maskc {
-namespace {
-
-std::string_view to_string(LoweringEngine engine) {
-  return engine == LoweringEngine::box ? "box" : "interval";
-}
-
-}  // namespace
-
 Outcome<std::vector<EngineReport>> explain_engines(const MaskIr& ir, const LowerOptions& options) {
   std::vector<EngineReport> reports;
   for (std::size_t p = 0; p < ir.programs.size(); ++p) {

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "fdma/base/result.hpp"
 #include "fdma/formats/block_mask.hpp"
@@ -14,6 +16,37 @@ namespace fdma {
 /// The engine that lowers a program. `automatic` tries interval form first and box form where
 /// interval form declines.
 enum class LoweringEngine : std::uint8_t { automatic, interval, box };
+/// "automatic", "interval", "box".
+std::string_view to_string(LoweringEngine engine);
+
+/// How one program of a MaskIr was lowered.
+///
+/// Tiles       a tile is decided by bounds, or its cells are evaluated; an engine that treats a tile
+///             neither way (interval form has no tiles, a repeated tile is copied) counts it in
+///             neither number
+struct ProgramReport {
+  struct Decline {
+    LoweringEngine engine;
+    std::string reason;  ///< a clause: "mod combines q and k"
+  };
+  struct Phase {
+    std::string what;    ///< what was done: "evaluating cells"
+    double seconds = 0;  ///< summed over threads
+  };
+  LoweringEngine engine = LoweringEngine::automatic;  ///< the one that made the mask
+  std::string method;                                 ///< a clause: how that engine made it
+  std::vector<Decline> declined;                      ///< engines that were tried before it
+  double seconds = 0;                                 ///< elapsed, all engines
+  std::int64_t num_tiles = 0;
+  std::int64_t num_bounded_tiles = 0;
+  std::int64_t num_evaluated_tiles = 0;
+  std::vector<Phase> phases;  ///< of the engine that made the mask
+};
+
+/// How a mask was lowered: one report for each program of its MaskIr, in that order.
+struct LoweringReport {
+  std::vector<ProgramReport> programs;
+};
 
 /// Default of LowerOptions::max_work: 2^38, some ten minutes of one core.
 inline constexpr std::int64_t kDefaultMaxWork = std::int64_t{1} << 38;
@@ -30,6 +63,10 @@ struct LowerOptions {
   /// of the loop variable. More is ErrorCode::unsupported; 0: no limit. Loops that are short enough
   /// to be unrolled, and everything outside loops, do not count.
   std::int64_t max_work = kDefaultMaxWork;
+  /// Told how many of all tile rows are done, by any thread but by one at a time. The count never
+  /// descends.
+  std::function<void(std::int64_t done, std::int64_t total)> on_progress = {};
+  LoweringReport* report = nullptr;  ///< filled where not null and lower succeeds
 };
 
 /// The compiled mask: a BlockMask of segment masks, identical groups stored once, no spec text.
