@@ -4,6 +4,7 @@
 //
 //   bench_estimate_gpu [--direction forward|backward|both] [--quick] [--device NAME|FILE]
 //                      [--seconds-each S] [--max-seconds S] [--json FILE]
+//   bench_estimate_gpu --predict FILE [--device NAME|FILE]
 //
 // calibrate() measures the card first, unless --device names a profile; its masks are none of the
 // mask suite. Then, for each shape and mask, one row: predicted and measured time and their
@@ -12,16 +13,20 @@
 // before a sample; calls that take less than 0.3 ms run up to 8 times between two events. --quick:
 // a quick calibration and no sequences of 128K. benchmarks/gpu.sh stores the document and brings
 // the tables of the pages up to date. That results are right is for tests/gpu and
-// bench_attention_gpu.py to say.
+// bench_attention_gpu.py to say. --predict: predicts the rows of such a document again, by the
+// profile in it unless --device names one, and compares them with the times in it; no GPU runs.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <iomanip>
 #include <iostream>
+#include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <thread>
@@ -60,6 +65,7 @@ struct Settings {
   bool quick = false;
   std::string device;
   std::string json;
+  std::string predict;
   std::vector<fdma::Direction> directions{fdma::Direction::forward};
   double seconds_each = 0.35;
   double max_seconds = 1e9;
@@ -223,6 +229,15 @@ void print_row(const Row& row) {
             << std::setw(7) << 100 * row.error() << " %" << std::noshowpos << std::endl;
 }
 
+fdma::AttentionPlan plan_of(const fdma::BlockMask& mask, const fdma::AttentionShape& shape,
+                            fdma::Direction direction, const fdma::DeviceProfile& profile) {
+  fdma::PlanOptions options;
+  options.backend = fdma::Backend::sm90;
+  options.direction = direction;
+  options.profile = std::make_shared<const fdma::DeviceProfile>(profile);
+  return value_or_exit(fdma::make_plan(mask, shape, {}, options), "plan");
+}
+
 std::vector<Row> run_suite(const fdma::DeviceProfile& profile, const Settings& settings,
                            Clock::time_point begin) {
   struct Shape {
@@ -251,12 +266,7 @@ std::vector<Row> run_suite(const fdma::DeviceProfile& profile, const Settings& s
       const fdma::BlockMask mask = fdma::compiled(suite_mask);
       for (std::size_t i = 0; i < tensors.size(); ++i) {
         for (const fdma::Direction direction : settings.directions) {
-          fdma::PlanOptions options;
-          options.backend = fdma::Backend::sm90;
-          options.direction = direction;
-          options.profile = std::make_shared<const fdma::DeviceProfile>(profile);
-          const fdma::AttentionPlan plan =
-              value_or_exit(fdma::make_plan(mask, of_head_dims[i], {}, options), suite_mask.name);
+          const fdma::AttentionPlan plan = plan_of(mask, of_head_dims[i], direction, profile);
           Row row{direction,   suite_mask.name, each.batch,
                   each.tokens, each.heads,      of_head_dims[i].head_dim};
           row.predicted_us = value_or_exit(fdma::estimate_plan(plan, profile), row.mask).time_us;
@@ -266,6 +276,35 @@ std::vector<Row> run_suite(const fdma::DeviceProfile& profile, const Settings& s
         }
       }
     }
+  }
+  return rows;
+}
+
+/// The rows of a document that an earlier run has written, predicted again.
+std::vector<Row> predict_again(const nlohmann::json& document, const fdma::DeviceProfile& profile) {
+  std::vector<Row> rows;
+  std::map<std::pair<std::int64_t, std::string>, fdma::BlockMask> masks;
+  for (const nlohmann::json& each : document.at("rows")) {
+    Row row{value_or_exit(fdma::parse_direction(each.at("direction").get<std::string>()), "rows"),
+            each.at("mask"),
+            each.at("batch"),
+            each.at("tokens"),
+            each.at("heads"),
+            each.at("head_dim")};
+    row.measured_us = each.at("measured_us");
+    row.fastest_us = each.at("fastest_us");
+    row.num_samples = each.at("samples");
+    const std::pair key{row.tokens, row.mask};
+    if (masks.count(key) == 0) {
+      for (const fdma::suite::SuiteMask& mask : fdma::suite::mask_suite(row.tokens)) {
+        if (mask.name == row.mask) masks.emplace(key, fdma::compiled(mask));
+      }
+    }
+    const fdma::AttentionShape shape = shape_of(row.batch, row.tokens, row.heads, row.head_dim);
+    const fdma::AttentionPlan plan = plan_of(masks.at(key), shape, row.direction, profile);
+    row.predicted_us = value_or_exit(fdma::estimate_plan(plan, profile), row.mask).time_us;
+    print_row(row);
+    rows.push_back(std::move(row));
   }
   return rows;
 }
@@ -300,6 +339,8 @@ Settings parse_settings(int argc, char** argv) {
       settings.device = argv[++i];
     } else if (word == "--json" && has_value) {
       settings.json = argv[++i];
+    } else if (word == "--predict" && has_value) {
+      settings.predict = argv[++i];
     } else if (word == "--max-seconds" && has_value) {
       settings.max_seconds = std::atof(argv[++i]);
     } else if (word == "--seconds-each" && has_value) {
@@ -311,7 +352,8 @@ Settings parse_settings(int argc, char** argv) {
       settings.directions = {value_or_exit(fdma::parse_direction(argv[++i]), word)};
     } else {
       std::cerr << "usage: bench_estimate_gpu [--direction forward|backward|both] [--quick] "
-                   "[--device NAME|FILE] [--seconds-each S] [--max-seconds S] [--json FILE]\n";
+                   "[--device NAME|FILE] [--seconds-each S] [--max-seconds S] [--json FILE]\n"
+                   "       bench_estimate_gpu --predict FILE [--device NAME|FILE]\n";
       std::exit(2);
     }
   }
@@ -334,20 +376,37 @@ fdma::DeviceProfile profile_of(const Settings& settings) {
       settings.device);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const Settings settings = parse_settings(argc, argv);
-  const Clock::time_point begin = Clock::now();
-  const fdma::DeviceProfile profile = profile_of(settings);
-  const double calibration_seconds = settings.device.empty() ? seconds_since(begin) : 0;
-  const std::vector<Row> rows = run_suite(profile, settings, begin);
+void print_errors(const std::vector<Row>& rows) {
   std::vector<double> errors;
   for (const Row& row : rows) errors.push_back(std::abs(row.error()));
   std::cout << "error over " << rows.size() << " rows: median " << std::setprecision(1)
             << 100 * fdma::quantile(errors, 0.5) << " %, 95th percentile "
-            << 100 * fdma::quantile(errors, 0.95) << " %; calibration took " << calibration_seconds
-            << " s\n";
+            << 100 * fdma::quantile(errors, 0.95) << " %";
+}
+
+int predict_rows(const Settings& settings) {
+  std::ifstream file(settings.predict);
+  const nlohmann::json document = nlohmann::json::parse(file);
+  const fdma::DeviceProfile profile =
+      settings.device.empty()
+          ? value_or_exit(fdma::profile_from_json(document.at("profile").dump()), settings.predict)
+          : profile_of(settings);
+  print_errors(predict_again(document, profile));
+  std::cout << "\n";
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Settings settings = parse_settings(argc, argv);
+  if (!settings.predict.empty()) return predict_rows(settings);
+  const Clock::time_point begin = Clock::now();
+  const fdma::DeviceProfile profile = profile_of(settings);
+  const double calibration_seconds = settings.device.empty() ? seconds_since(begin) : 0;
+  const std::vector<Row> rows = run_suite(profile, settings, begin);
+  print_errors(rows);
+  std::cout << "; calibration took " << calibration_seconds << " s\n";
   if (!settings.json.empty()) {
     fdma::write_or_exit(settings.json, [&](std::ostream& out) {
       write_json(out, profile, settings.device.empty(), calibration_seconds, rows);

@@ -113,6 +113,7 @@ Result<CostModel> cost_model(const DeviceProfile& profile, const AttentionShape&
   model.skips_dead_keys = profile.skips_dead_keys;
   model.near_bytes = profile.near_bytes;
   model.far_bytes = profile.far_bytes;
+  model.memory_bytes_per_us = profile.memory_bytes_per_us;
   const std::vector<TileCosts>& shapes = model.kernel.tiles;
   const auto found = std::find_if(shapes.begin(), shapes.end(), [&](const TileCosts& each) {
     return each.tile == tile || tile == BlockShape{0, 0};

@@ -1,6 +1,6 @@
 // The time of one plan. The work of each work tile (work_tile_counts.hpp) at the profile's costs is
-// run by a simulated schedule, and compared with the time that main memory needs for the tensors. A
-// power limit slows long calls. The schedule is therefore simulated at full clocks first, which
+// run by a simulated schedule, and compared with the time that main memory needs for what the work
+// tiles read and write (memory_traffic.hpp). A power limit slows long calls. The schedule is therefore simulated at full clocks first, which
 // decides how long the call is.
 //
 // A backward plan is treated the same way. Its work tiles are key tiles over the query tiles that
@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "estimate/memory_traffic.hpp"
 #include "estimate/work_tile_counts.hpp"
 #include "fdma/kernels/estimate.hpp"
 #include "plan/closed_form.hpp"
@@ -119,10 +120,19 @@ bool has_kv_index_lists(const SegmentPlan& plan) { return !plan.kv_index_lists.e
 bool has_kv_index_lists(const ClosedFormPlan& /*plan*/) { return false; }
 bool has_kv_index_lists(const KvWorklist& /*lists*/) { return false; }
 
-/// The time of the kernels before and after the main one of a backward call.
-double query_us(const PlanHeader& header, const DeviceProfile& profile) {
-  if (!profile.backend.traits().has_query_passes || !header.is_backward()) return 0;
-  return static_cast<double>(query_pass_bytes(header.shape)) / profile.memory_bytes_per_us;
+/// Bytes of the kernels before and after the main one of a backward call.
+std::int64_t pass_bytes(const AttentionPlan& plan) {
+  if (!plan.backend.traits().has_query_passes || !plan.is_backward()) return 0;
+  const auto* const lists = std::get_if<KvWorklist>(&plan.form);
+  return query_pass_bytes(plan.shape) +
+         (lists == nullptr
+              ? 0
+              : key_pass_bytes(plan.shape, static_cast<std::int64_t>(lists->accum_keys.size())));
+}
+
+/// Keys whose rows are copied before the work tiles run.
+std::int64_t num_copied_keys(const AttentionPlan& plan) {
+  return plan.is_backward() ? 0 : plan.counts.moved_keys;
 }
 
 /// Additional costs of a backward call: shares of the time of its work tiles (KernelCosts).
@@ -155,29 +165,6 @@ void slow_down(Schedule& schedule, double factor) {
   schedule.longest_item_us *= factor;
 }
 
-/// Bytes of every tensor once, and of the plan. A backward call reads and writes twice as many
-/// tensors, and adds to a float32 gradient of q.
-std::int64_t memory_bytes(const AttentionPlan& plan) {
-  const AttentionShape& shape = plan.shape;
-  const std::int64_t in_q = std::int64_t{shape.head_dim} * size_bytes(shape.q_dtype);
-  const std::int64_t in_out = std::int64_t{shape.head_dim_v} * size_bytes(shape.out_dtype);
-  const std::int64_t in_kv = std::int64_t{shape.head_dim} * size_bytes(shape.k_dtype) +
-                             std::int64_t{shape.head_dim_v} * size_bytes(shape.v_dtype);
-  const std::int64_t lse = 4;
-  const std::int64_t bias = plan.score.key_bias ? 4 : 0;
-  const bool is_forward = !plan.is_backward();
-  const std::int64_t per_query =
-      is_forward ? in_q + in_out + lse
-                 : 2 * in_q + 2 * in_out + 2 * lse + 8 * std::int64_t{shape.head_dim};
-  const std::int64_t per_key = (is_forward ? 1 : 2) * (in_kv + bias);
-  std::int64_t bytes = plan.size_bytes();
-  for (std::int64_t b = 0; b < shape.batch; ++b) {
-    bytes +=
-        shape.q_len(b) * shape.heads_q * per_query + shape.kv_len(b) * shape.heads_kv * per_key;
-  }
-  return bytes;
-}
-
 }  // namespace
 
 Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfile& profile,
@@ -206,21 +193,21 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
   slow_down(estimate.schedule, 1 + slowdown * logarithmic_share(burst_makespan_us, profile.burst_us,
                                                                 profile.sustained_us));
   estimate.launch_us = kernel.launch_us;
-  estimate.memory_bytes = memory_bytes(plan);
+  estimate.memory_bytes = work_tile_bytes(plan, profile.num_workers);
   estimate.memory_us = static_cast<double>(estimate.memory_bytes) / profile.memory_bytes_per_us;
   const std::int64_t combined =
       std::visit([&](const auto& form) { return combined_rows(plan, form); }, plan.form);
   estimate.combine_us = costs.combine_us(static_cast<double>(combined));
-  estimate.move_us = costs.move_us(static_cast<double>(plan.counts.moved_keys));
-  estimate.query_us = query_us(plan, profile);
+  estimate.move_us = costs.move_us(static_cast<double>(num_copied_keys(plan)));
+  estimate.query_us = static_cast<double>(pass_bytes(plan)) / profile.memory_bytes_per_us;
   estimate.extra_us = extra_us(plan, kernel, extras, estimate.schedule.makespan_us);
-  const double outside_us = estimate.launch_us + estimate.move_us + estimate.combine_us;
-  const double work_tiles_us =
-      estimate.schedule.makespan_us + estimate.query_us + estimate.extra_us;
+  const double outside_us =
+      estimate.launch_us + estimate.move_us + estimate.query_us + estimate.combine_us;
+  const double work_tiles_us = estimate.schedule.makespan_us + estimate.extra_us;
   estimate.time_us = outside_us + std::max(work_tiles_us, estimate.memory_us);
   const double sustained_makespan_us = burst_makespan_us * (1 + slowdown);
-  const double sustained_work_tiles_us = sustained_makespan_us + estimate.query_us +
-                                         extra_us(plan, kernel, extras, sustained_makespan_us);
+  const double sustained_work_tiles_us =
+      sustained_makespan_us + extra_us(plan, kernel, extras, sustained_makespan_us);
   estimate.sustained_time_us = outside_us + std::max(sustained_work_tiles_us, estimate.memory_us);
   return estimate;
 }

@@ -23,6 +23,7 @@
 #include "fdma/formats/convert.hpp"
 #include "plan/groups.hpp"
 #include "plan/kv_worklist.hpp"
+#include "plan/query_passes.hpp"
 
 namespace fdma {
 namespace {
@@ -133,7 +134,7 @@ class ListsPlanner {
     }
     segment_ = segment_tiles(shape, w);
     double visited_us = 0, listed_us = 0;
-    std::int64_t num_listed_keys = 0, num_work_tiles = 0, num_accum_rows = 0, num_keys = 0;
+    std::int64_t num_work_tiles = 0, num_accum_rows = 0, num_keys = 0;
     for (const std::int32_t g : *group_of_head) {
       Group& group = groups_[static_cast<std::size_t>(g)];
       if (!group.has_worklist) {
@@ -142,8 +143,6 @@ class ListsPlanner {
       }
       visited_us += group.visited_us;
       listed_us += group.listed_us;
-      num_listed_keys += std::count_if(group.lists.keys.begin(), group.lists.keys.end(),
-                                       [](const WorklistEntry& each) { return each.key >= 0; });
       num_work_tiles += static_cast<std::int64_t>(group.lists.work_tiles.size());
       num_accum_rows += static_cast<std::int64_t>(group.lists.accum_keys.size());
     }
@@ -151,7 +150,7 @@ class ListsPlanner {
     const std::int32_t num_workers = header_.report.num_workers;
     const double least_gain = header_.backend.traits().least_gains.worklist;
     visited_us /= num_workers;
-    listed_us = listed_us / num_workers + costs_.move_us(static_cast<double>(num_listed_keys));
+    listed_us = listed_us / num_workers + costs_.memory_us(key_pass_bytes(shape, num_accum_rows));
     const bool is_taken = is_asked_for_ || listed_us <= (1 - least_gain) * visited_us;
     PlanDecision decision{"kv worklist",
                           {{"tiles of the mask", visited_us, {}}, {"worklist", listed_us, {}}},

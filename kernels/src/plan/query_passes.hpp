@@ -1,5 +1,5 @@
 // Cost inputs of backward calls on a GPU: the bytes that the kernels before and after the main one
-// move, and the head size that the main one computes. The planner's estimate and the calibration
+// move, and the head size that the main one computes. The planner, the estimate and the calibration
 // use them.
 #pragma once
 
@@ -21,6 +21,19 @@ inline std::int64_t query_pass_bytes(const AttentionShape& shape) {
   std::int64_t rows = 0;
   for (std::int64_t b = 0; b < shape.batch; ++b) rows += shape.q_len(b) * shape.heads_q;
   return rows * (outputs + 3 * kFloat + sums + dq);
+}
+
+/// The same of the kernels for a kv worklist with `num_accum_rows` rows of fp32 accumulators. Before
+/// the main kernel all of dk and dv and the accumulators are zeroed; after it the accumulators are
+/// stored.
+inline std::int64_t key_pass_bytes(const AttentionShape& shape, std::int64_t num_accum_rows) {
+  const std::int64_t gradients = std::int64_t{shape.head_dim} * size_bytes(shape.k_dtype) +
+                                 std::int64_t{shape.head_dim_v} * size_bytes(shape.v_dtype);
+  const std::int64_t accumulators =
+      2 * std::int64_t{sm90::backward_dim(shape)} * size_bytes(DType::float32);
+  std::int64_t rows = 0;
+  for (std::int64_t b = 0; b < shape.batch; ++b) rows += shape.kv_len(b) * shape.heads_kv;
+  return rows * gradients + num_accum_rows * (2 * accumulators + gradients);
 }
 
 /// The head size for which costs are taken from a device profile. It is the mean of both head

@@ -40,19 +40,23 @@ struct PlanEstimate {
   PlanWork work;
   Schedule schedule;  ///< times at the clock that the call can keep
   double launch_us = 0;
-  double memory_us = 0;   ///< main memory traffic of every tensor and the plan, once
+  double memory_us = 0;   ///< main memory traffic while the work tiles run
   double combine_us = 0;  ///< combining split rows, after the work tiles
   double move_us = 0;     ///< applying kv permutations before the work tiles; 0 on a CPU
-  double query_us = 0;    ///< backward on a GPU: zero fill of dq_accum before, storing dq after
-  double extra_us = 0;    ///< what BackwardExtras add to the work tiles
-  /// launch_us + move_us + max(makespan + query_us + extra_us, memory_us) + combine_us
+  /// Backward on a GPU, before and after the work tiles: zero fill of dq_accum and storing dq, and
+  /// over kv worklists the same for dk and dv.
+  double query_us = 0;
+  double extra_us = 0;  ///< what BackwardExtras add to the work tiles
+  /// launch_us + move_us + query_us + max(makespan + extra_us, memory_us) + combine_us
   double time_us = 0;
   /// time_us where calls follow one another without a pause and the power limit has already slowed
   /// the card down. Short calls take that much longer. On a CPU it is time_us.
   double sustained_time_us = 0;
+  /// Read and written while the work tiles run: the tensors and the plan, but in a forward call only
+  /// keys that some query sees; over kv worklists also what L2 misses read again.
   std::int64_t memory_bytes = 0;
 
-  bool is_memory_bound() const { return memory_us > schedule.makespan_us + query_us + extra_us; }
+  bool is_memory_bound() const { return memory_us > schedule.makespan_us + extra_us; }
 };
 
 /// Options of a backward call that its plan does not hold (BackwardOptions).
