@@ -84,12 +84,25 @@ class Head {
         k_(problem.k.begin(), problem.k.end()),
         v_(problem.v.begin(), problem.v.end()),
         bias_(problem.bias.begin(), problem.bias.end()),
-        scale_(static_cast<Real>(problem.softmax_scale)) {}
+        scale_(static_cast<Real>(problem.softmax_scale)),
+        cap_(static_cast<Real>(problem.softcap)) {}
 
   const Real* q(std::int64_t row) const { return q_.data() + row * problem_.head_dim; }
   const Real* k(std::int64_t key) const { return k_.data() + key * problem_.head_dim; }
   const Real* v(std::int64_t key) const { return v_.data() + key * problem_.head_dim_v; }
   Real scale() const { return scale_; }
+
+  /// The logit of a pair before its bias.
+  Real capped(std::int64_t row, std::int64_t key) const {
+    const Real x = scale_ * dot(q(row), k(key), problem_.head_dim);
+    return cap_ == 0 ? x : cap_ * std::tanh(x / cap_);
+  }
+  /// The derivative of that with respect to the scaled product.
+  Real slope(std::int64_t row, std::int64_t key) const {
+    if (cap_ == 0) return 1;
+    const Real t = std::tanh(scale_ * dot(q(row), k(key), problem_.head_dim) / cap_);
+    return 1 - t * t;
+  }
 
   /// Sets `keys` to the keys that a row sees and `p` to their exponentials. Returns log(sum exp),
   /// or -inf for a row without keys.
@@ -99,7 +112,7 @@ class Head {
     Real largest = -std::numeric_limits<Real>::infinity();
     for (std::int64_t key = 0; key < problem_.kv_len; ++key) {
       if (problem_.cells[row * problem_.kv_len + key] == 0) continue;
-      Real logit = scale_ * dot(q(row), k(key), problem_.head_dim);
+      Real logit = capped(row, key);
       if (!bias_.empty()) logit += bias_[size(key)];
       keys.push_back(key);
       p.push_back(logit);
@@ -131,7 +144,7 @@ class Head {
  private:
   const HeadProblem& problem_;
   std::vector<Real> q_, k_, v_, bias_;
-  Real scale_;
+  Real scale_, cap_;
 };
 
 template <class Real, class RoundP, class RoundOut>
@@ -170,7 +183,7 @@ HeadGradients gradients(const HeadProblem& problem, const std::vector<double>& d
       const std::size_t key = size(keys[i]);
       const Real ds = p[i] * (dot(dout, head.v(keys[i]), problem.head_dim_v) - shift);
       const auto weight = static_cast<Real>(round_p(p[i]));
-      const Real scaled = head.scale() * static_cast<Real>(round_p(ds));
+      const Real scaled = head.scale() * static_cast<Real>(round_p(ds * head.slope(row, keys[i])));
       for (std::size_t d = 0; d < head_dim_v; ++d) dv[key * head_dim_v + d] += weight * dout[d];
       for (std::size_t d = 0; d < head_dim; ++d) {
         dq_row[d] += scaled * head.k(keys[i])[d];

@@ -29,6 +29,7 @@ struct HeadProblem {
   std::int64_t head_dim_v = 0;
   std::vector<double> q, k, v, bias;
   double softmax_scale = 1;
+  double softcap = 0;  ///< 0: none; else scaled products x become softcap * tanh(x / softcap)
   const char* cells = nullptr;
 };
 

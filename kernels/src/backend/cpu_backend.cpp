@@ -12,8 +12,8 @@ namespace {
 const BackendTraits& cpu_traits() {
   static const BackendTraits the_traits{
       .name = "cpu",
-      .forward_score = {.key_bias = true},
-      .backward_score = {.key_bias = true},
+      .forward_score = {.softcap = true, .key_bias = true},
+      .backward_score = {.softcap = true, .key_bias = true},
       .least_gains = {.row = 0.05},
       .profile = "cpu",
       .worker_bytes = worker_bytes,

@@ -11,8 +11,7 @@ Result<CheckedCall> checked_call(const AttentionShape& shape, const ScoreSpec& s
   FDMA_TRY_VOID(check_inputs(shape, score,
                              {tensors.q, tensors.kv, tensors.key_bias, tensors.q_lens,
                               tensors.kv_lens, tensors.cu_seqlens},
-                             options.softmax_scale, options.num_threads, device, is_closed_form,
-                             call));
+                             InputNumbers(options), device, is_closed_form, call));
   FDMA_TRY_VOID(check_results(shape, tensors.out, tensors.out_low, tensors.lse, device));
   call.out = MutableStrided(tensors.out);
   if (tensors.out_low.data != nullptr) call.out_low = MutableStrided(tensors.out_low);

@@ -59,8 +59,7 @@ Result<CheckedBackwardCall> checked_backward_call(Direction direction, const Att
   FDMA_TRY_VOID(check_inputs(shape, score,
                              {tensors.q, tensors.kv, tensors.key_bias, tensors.q_lens,
                               tensors.kv_lens, tensors.cu_seqlens},
-                             options.softmax_scale, options.num_threads, device, is_closed_form,
-                             call));
+                             InputNumbers(options), device, is_closed_form, call));
   FDMA_TRY_VOID(check_results(shape, tensors.out, tensors.out_low, tensors.lse, device));
   call.out = Strided(tensors.out);
   if (tensors.out_low.data != nullptr) call.out_low = Strided(tensors.out_low);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "call/tensor_checks.hpp"
+#include "fdma/kernels/attention.hpp"
 #include "fdma/kernels/closed_form_mask.hpp"
 
 namespace fdma {
@@ -55,6 +56,20 @@ Result<void> set_lengths(CallLengths& call, const AttentionShape& shape,
   return {};
 }
 
+Result<void> check_softcap(float softcap, const ScoreSpec& score) {
+  if (softcap != 0.0F && !(softcap >= kLeastSoftcap && softcap <= kMostSoftcap)) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("softcap: expected a number from {:g} to {:g}, got {:g}",
+                             kLeastSoftcap, kMostSoftcap, softcap)};
+  }
+  if ((softcap != 0.0F) != score.softcap) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("softcap: {}, but the plan's score is {}",
+                             score.softcap ? "is missing" : "is given", to_string(score))};
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> check_direction(Direction of_plan, Direction of_call) {
@@ -65,28 +80,32 @@ Result<void> check_direction(Direction of_plan, Direction of_call) {
 }
 
 Result<void> check_inputs(const AttentionShape& shape, const ScoreSpec& score,
-                          const InputTensors& tensors, float softmax_scale, int num_threads,
-                          Device device, bool is_closed_form, CheckedInputs& inputs) {
+                          const InputTensors& tensors, const InputNumbers& numbers, Device device,
+                          bool is_closed_form, CheckedInputs& inputs) {
   if (tensors.kv.layout != KvLayout::contiguous) {
     return Error{ErrorCode::unsupported, fmt::format("kv: expected layout contiguous, got {}",
                                                      to_string(tensors.kv.layout))};
   }
-  if (!std::isfinite(softmax_scale)) {
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("softmax_scale: expected a finite number, got {}", softmax_scale)};
+  if (!std::isfinite(numbers.softmax_scale)) {
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("softmax_scale: expected a finite number, got {}", numbers.softmax_scale)};
   }
-  if (num_threads < 0) {
+  if (numbers.num_threads < 0) {
     return Error{ErrorCode::invalid_argument,
-                 fmt::format("num_threads: expected at least 0, got {}", num_threads)};
+                 fmt::format("num_threads: expected at least 0, got {}", numbers.num_threads)};
   }
+  FDMA_TRY_VOID(check_softcap(numbers.softcap, score));
+  inputs.softcap = numbers.softcap;
   FDMA_TRY_VOID(check_rows(tensors.q, expected_q("q", shape, shape.q_dtype), device));
   FDMA_TRY_VOID(check_rows(tensors.kv.k, expected_k("k", shape, shape.k_dtype), device));
   FDMA_TRY_VOID(check_rows(tensors.kv.v, expected_v("v", shape, shape.v_dtype), device));
   inputs.q = Strided(tensors.q);
   inputs.k = Strided(tensors.kv.k);
   inputs.v = Strided(tensors.kv.v);
-  inputs.scale =
-      softmax_scale != 0.0F ? softmax_scale : 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
+  inputs.scale = numbers.softmax_scale != 0.0F
+                     ? numbers.softmax_scale
+                     : 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
   inputs.scale_log2 = inputs.scale * 1.44269504088896340736F;
 
   const TensorView& bias = tensors.key_bias;

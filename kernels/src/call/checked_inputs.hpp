@@ -29,6 +29,7 @@ struct CheckedInputs : CallLengths {
   KeyValues<const float> key_bias{};
   float scale = 0;       ///< softmax scale
   float scale_log2 = 0;  ///< softmax scale times log2(e), because exponents are powers of two
+  float softcap = 0;     ///< 0: none
 
  protected:
   CheckedInputs() = default;
@@ -41,16 +42,29 @@ struct InputTensors {
   const TensorView &key_bias, &q_lens, &kv_lens, &cu_seqlens;
 };
 
+/// The numbers from which they are made: options of both passes, of the same names.
+struct InputNumbers {
+  template <class Options>
+  explicit InputNumbers(const Options& options)
+      : softmax_scale(options.softmax_scale),
+        softcap(options.softcap),
+        num_threads(options.num_threads) {}
+
+  float softmax_scale;  ///< 0 stands for 1 / sqrt(head_dim)
+  float softcap;        ///< given where the plan's score has one, and 0 elsewhere
+  int num_threads;
+};
+
 /// Success if the plan is for this pass; otherwise unsupported, with the pass that it is for.
 Result<void> check_direction(Direction of_plan, Direction of_call);
 
-/// Sets `inputs`. `softmax_scale`: 0 stands for 1 / sqrt(head_dim). `is_closed_form`: the plan takes
-/// lengths and documents, whose values are not checked.
+/// Sets `inputs`. `is_closed_form`: the plan takes lengths and documents, whose values are not
+/// checked.
 ///
 /// Errors      shape_mismatch, invalid_argument, unsupported
 Result<void> check_inputs(const AttentionShape& shape, const ScoreSpec& score,
-                          const InputTensors& tensors, float softmax_scale, int num_threads,
-                          Device device, bool is_closed_form, CheckedInputs& inputs);
+                          const InputTensors& tensors, const InputNumbers& numbers, Device device,
+                          bool is_closed_form, CheckedInputs& inputs);
 
 /// Checks the results of a forward call. `out_low` and `lse` may have no data. Errors: the same.
 Result<void> check_results(const AttentionShape& shape, const TensorView& out,

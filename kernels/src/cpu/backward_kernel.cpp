@@ -7,76 +7,36 @@
 //
 #include <hwy/highway.h>
 
-#include <algorithm>
-#include <limits>
-
 #include "cpu/backward.hpp"
 #include "cpu/backward_work_tile-inl.hpp"
 #include "cpu/kv_reader.hpp"
+#include "cpu/query_rows-inl.hpp"
 #include "cpu/score-inl.hpp"
 #include "cpu/weight-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace fdma::cpu::HWY_NAMESPACE {
 
-float dot_of(const float* a, const float* b, std::size_t length) {
-  const FloatTag tag;
-  FloatVec sum = hn::Zero(tag);
-  std::size_t i = 0;
-  for (; i + kLanes <= length; i += kLanes) {
-    sum = hn::MulAdd(hn::LoadU(tag, a + i), hn::LoadU(tag, b + i), sum);
-  }
-  float result = hn::GetLane(hn::SumOfLanes(tag, sum));
-  for (; i < length; ++i) result += a[i] * b[i];
-  return result;
-}
-
 void run_group_here(BackwardRun& run, BackwardPass& pass, const WorkTile* work_tiles,
                     BackwardWorkspace& workspace) {
   const WorkTile& first = work_tiles[0];
   const std::int32_t kv_head = first.head / run.plan->shape.group_size();
   const StridedKv kv(run, first.batch, kv_head);
-  if (run.key_bias.data == nullptr) {
-    run_group_with(run, pass, work_tiles, workspace, NoScore{}, WholeWeights{}, kv);
-  } else {
-    run_group_with(run, pass, work_tiles, workspace,
-                   KeyBiasScore(run.key_bias, first.batch, kv_head, workspace.bias, run.dkey_bias,
-                                workspace.dbias),
-                   WholeWeights{}, kv);
-  }
+  with_score_of(
+      run,
+      [&](const auto& before) {
+        return KeyBiasScore(before, run.key_bias, first.batch, kv_head, workspace.bias,
+                            run.dkey_bias, workspace.dbias);
+      },
+      [&](const auto& score) {
+        run_group_with(run, pass, work_tiles, workspace, score, WholeWeights{}, kv);
+      });
 }
 
-// The element of `values` that the kernels of rows name by 64-bit positions.
-float value_of(const QueryValues<const float>& values, std::int64_t batch, std::int64_t head,
-               std::int64_t row) {
-  return values.at(static_cast<std::int32_t>(batch), static_cast<std::int32_t>(head),
-                   static_cast<std::int32_t>(row));
-}
-
-void take_dlse(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t row) {
-  if (run.dlse.data == nullptr) return;
-  run.shift[run.row_index(batch, head, row)] -= value_of(run.dlse, batch, head, row);
-}
-
+// No score of the library finishes rows.
 void prepare_rows_here(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
                        std::int64_t end) {
-  const auto head_dim_v = static_cast<std::size_t>(run.plan->shape.head_dim_v);
-  float out[kMaxHeadDim], dout[kMaxHeadDim], out_low[kMaxHeadDim];
-  for (std::int64_t row = begin; row < end; ++row) {
-    load_row(run.out.row(batch, row, head), run.out.dtype, head_dim_v, out);
-    load_row(run.dout.row(batch, row, head), run.dout.dtype, head_dim_v, dout);
-    const float lse = value_of(run.lse, batch, head, row);
-    const std::size_t at = run.row_index(batch, head, row);
-    run.exponent[at] = lse == -std::numeric_limits<float>::infinity() ? -lse : lse * kLog2E;
-    run.shift[at] = dot_of(out, dout, head_dim_v);
-    if (run.out_low.data != nullptr) {
-      load_row(run.out_low.row(batch, row, head), run.out.dtype, head_dim_v, out_low);
-      run.shift[at] += dot_of(out_low, dout, head_dim_v);
-    }
-    if (!run.corrects_delta) take_dlse(run, batch, head, row);
-    std::fill_n(run.dq_sum_of(batch, row, head), static_cast<std::size_t>(run.plan->shape.head_dim),
-                0.0F);
-  }
+  prepare_rows_with(run, NoScore{}, batch, head, begin, end);
 }
 
 void add_missing_here(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
@@ -84,7 +44,7 @@ void add_missing_here(BackwardRun& run, std::int64_t batch, std::int64_t head, s
   for (std::int64_t row = begin; row < end; ++row) {
     const std::size_t at = run.row_index(batch, head, row);
     run.shift[at] += run.missing[at];
-    take_dlse(run, batch, head, row);
+    take_dlse(run, batch, head, row, 1.0F);
   }
 }
 

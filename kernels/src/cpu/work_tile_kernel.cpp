@@ -23,14 +23,14 @@ namespace fdma::cpu::HWY_NAMESPACE {
 void run_work_tile_here(const CpuCall& call, const WorkTile& work_tile, Workspace& workspace) {
   const std::int32_t kv_head = work_tile.head / call.plan->shape.group_size();
   const StridedKv kv(call, work_tile.batch, kv_head);
-  const auto run = [&](const auto& score) {
-    ForwardWorkTile(call, work_tile, workspace, score, WholeWeights{}, kv).run();
-  };
-  if (call.key_bias.data == nullptr) {
-    run(NoScore{});
-  } else {
-    run(KeyBiasScore(call.key_bias, work_tile.batch, kv_head, workspace.bias));
-  }
+  with_score_of(
+      call,
+      [&](const auto& before) {
+        return KeyBiasScore(before, call.key_bias, work_tile.batch, kv_head, workspace.bias);
+      },
+      [&](const auto& score) {
+        ForwardWorkTile(call, work_tile, workspace, score, WholeWeights{}, kv).run();
+      });
 }
 
 const char* target_name_here() { return hwy::TargetName(HWY_TARGET); }

@@ -53,9 +53,16 @@ struct AttentionTensors {
   MutableTensorView out_low = {};
 };
 
+/// The range of AttentionOptions::softcap. Beyond it x / softcap would be subnormal or infinite for
+/// ordinary logits.
+inline constexpr float kLeastSoftcap = 1e-12F, kMostSoftcap = 1e12F;
+
 struct AttentionOptions {
   /// Multiplies q.k; 0: 1 / sqrt(head_dim).
   float softmax_scale = 0;
+  /// A scaled product x becomes softcap * tanh(x / softcap). From kLeastSoftcap to kMostSoftcap where
+  /// the plan's score has a softcap, and 0 elsewhere.
+  float softcap = 0;
   /// CPU threads; 0: all that the process may use. The result does not depend on their number.
   int num_threads = 0;
   /// If given, counts finished work tiles while the call runs.
@@ -65,8 +72,8 @@ struct AttentionOptions {
   const std::atomic<bool>* is_cancelled = nullptr;
 };
 
-/// out = softmax(softmax_scale * q k^T + bias, masked) v, in float32 with online softmax. lse is
-/// the natural logarithm of the sum of exponentials.
+/// out = softmax(softcap(softmax_scale * q k^T) + bias, masked) v, in float32 with online softmax.
+/// lse is the natural logarithm of the sum of exponentials.
 ///
 /// A row without keys has out 0 and lse -inf; so has a row whose every logit is -inf. A NaN in q
 /// makes its row NaN; so does a NaN in the k, v or bias of a key that the row sees. Keys that a row

@@ -4,6 +4,9 @@
 //   dv = P^T dout                                                 dS = P * (dout v^T - D)
 //   dq = scale * dS k      dk = scale * dS^T q      dkey_bias = sum of dS over rows
 //
+// With a softcap, x = scale * q k^T becomes cap * tanh(x / cap) before the bias is added, and dq and dk
+// have dS * (1 - tanh^2(x / cap)) in place of dS.
+//
 // The rows of dS add up to dlse as long as D agrees with P and dP. It does not quite: `out` was
 // rounded, and so was P where it was multiplied by v. With 16 bits D is off by some 0.1 %, the same
 // for all keys of a row. The error shows in dkey_bias, which keeps every other digit. It shows in
@@ -75,6 +78,8 @@ inline constexpr std::int64_t kVeryFewQueries = 1024;
 struct BackwardOptions {
   /// That of the forward call; 0: 1 / sqrt(head_dim).
   float softmax_scale = 0;
+  /// That of the forward call; 0 if the plan's score has none.
+  float softcap = 0;
   /// The same bits every run: dq is summed in the accumulation order of the plan. Always so on CPU.
   bool deterministic = false;
   DeltaSource delta_source = DeltaSource::automatic;

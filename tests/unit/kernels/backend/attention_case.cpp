@@ -16,7 +16,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 }  // namespace
 
 AttentionCase::AttentionCase(AttentionShape shape, ScoreSpec score, const TensorChoice& choice)
-    : shape_(std::move(shape)), score_(score) {
+    : shape_(std::move(shape)), score_(score), softcap_(score.softcap ? choice.softcap : 0) {
   const auto make = [&](DType dtype, const std::vector<std::int64_t>& lengths, std::int64_t heads,
                         std::int64_t dim) {
     return std::make_unique<TestTensor>(dtype, shape_.batch, lengths, heads, dim, choice.order,
@@ -45,11 +45,12 @@ AttentionTensors AttentionCase::tensors() const {
   return tensors;
 }
 
-Result<void> AttentionCase::run(const AttentionPlan& plan, const AttentionOptions& options,
+Result<void> AttentionCase::run(const AttentionPlan& plan, AttentionOptions options,
                                 unsigned char poison) {
   poison_ = poison;
   out_->fill(poison);
   lse_->fill(poison);
+  options.softcap = softcap_;
   return attention_forward(plan, tensors(), options);
 }
 
@@ -67,6 +68,7 @@ reference::HeadProblem AttentionCase::problem(std::int64_t b, std::int64_t h, co
   if (score_.key_bias) problem.bias = bias_->head(b, h_kv);
   problem.softmax_scale = softmax_scale != 0 ? static_cast<double>(softmax_scale)
                                              : 1 / std::sqrt(static_cast<double>(shape_.head_dim));
+  problem.softcap = static_cast<double>(softcap_);
   problem.cells = mask.at(b, h).values.data();
   return problem;
 }

@@ -20,6 +20,7 @@ struct TensorChoice {
   std::uint64_t seed = 1;
   double q_scale = 1;  ///< a larger one spreads the logits further apart
   double bias_scale = 1;
+  float softcap = 2.5F;  ///< where the score has one
 };
 
 /// Tensors for a shape. Valid elements of inputs are random and the others NaN; outputs are
@@ -37,8 +38,8 @@ class AttentionCase {
   TestTensor& lse() { return *lse_; }
   AttentionTensors tensors() const;
 
-  /// Poisons the outputs with `poison` and runs. The result is that of attention_forward.
-  Result<void> run(const AttentionPlan& plan, const AttentionOptions& options = {},
+  /// Poisons the outputs with `poison` and runs with the case's softcap. The result is that of attention_forward.
+  Result<void> run(const AttentionPlan& plan, AttentionOptions options = {},
                    unsigned char poison = 0xff);
 
   /// One head of the inputs, for the reference; borrows the cells.
@@ -57,6 +58,7 @@ class AttentionCase {
  private:
   AttentionShape shape_;
   ScoreSpec score_;
+  float softcap_;  ///< 0: none
   unsigned char poison_ = 0xff;
   std::unique_ptr<TestTensor> q_, k_, v_, bias_, out_, lse_;
 };

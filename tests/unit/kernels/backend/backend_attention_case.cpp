@@ -25,6 +25,10 @@ AttentionShape shape_of(const MaskCase& mask, const CaseHeads& heads, const Case
   return shape;
 }
 
+ScoreSpec score_of(const CaseChoice& choice) {
+  return {.softcap = choice.softcap != 0, .key_bias = choice.has_bias};
+}
+
 AttentionPlan plan_of(const MaskCase& mask, const AttentionShape& shape, const CaseChoice& choice,
                       Backend backend) {
   PlanOptions options;
@@ -32,7 +36,7 @@ AttentionPlan plan_of(const MaskCase& mask, const AttentionShape& shape, const C
   options.split = choice.split;
   options.pack = choice.pack;
   options.columns = choice.columns;
-  auto plan = make_plan(mask.mask, shape, {.key_bias = choice.has_bias}, options);
+  auto plan = make_plan(mask.mask, shape, score_of(choice), options);
   if (!plan) throw std::runtime_error(mask.name + ": " + plan.error().message);
   return *std::move(plan);
 }
@@ -70,11 +74,11 @@ double rounding_step(DType dtype, double value) {
 std::string to_string(const CaseChoice& choice) {
   constexpr const char* kLayouts[] = {"rows", "head_major", "padded"};
   return fmt::format(
-      "{} head_dim {} / {} {}{}{}{} scale {} seed {} q x {} bias x {}{}{} columns {}",
+      "{} head_dim {} / {} {}{}{}{} scale {} softcap {} seed {} q x {} bias x {}{}{} columns {}",
       fdma::to_string(choice.dtype), choice.head_dim, choice.head_dim_v,
       kLayouts[static_cast<std::size_t>(choice.layout)], choice.has_bias ? " bias" : "",
       choice.wants_lse ? "" : " without lse", choice.wants_out_low ? " residual" : "",
-      choice.softmax_scale, choice.seed, choice.q_scale, choice.bias_scale,
+      choice.softmax_scale, choice.softcap, choice.seed, choice.q_scale, choice.bias_scale,
       choice.split == SplitMode::never ? " not split" : "",
       choice.pack == PackMode::never ? " not packed" : "", fdma::to_string(choice.columns));
 }
@@ -121,6 +125,7 @@ AttentionTensors BackendAttentionCase::tensors() const {
 AttentionOptions BackendAttentionCase::options() const {
   AttentionOptions options;
   options.softmax_scale = choice_.softmax_scale;
+  options.softcap = choice_.softcap;
   return options;
 }
 
@@ -152,6 +157,7 @@ ReferenceProblem BackendAttentionCase::problem() const {
   problem.softmax_scale = choice_.softmax_scale != 0
                               ? static_cast<double>(choice_.softmax_scale)
                               : 1 / std::sqrt(static_cast<double>(shape_.head_dim));
+  problem.softcap = static_cast<double>(choice_.softcap);
   // Heads and batch elements with one mask share its cells.
   std::map<std::pair<const Cells*, std::int32_t>, std::int64_t> first_cells;
   for (std::int32_t b = 0; b < shape_.batch; ++b) {

@@ -21,6 +21,7 @@ struct CaseChoice {
   bool wants_lse = true;
   bool wants_out_low = false;  ///< for 16-bit tensors only; ignored for others
   float softmax_scale = 0;     ///< 0: the default
+  float softcap = 0;           ///< 0: none
   std::uint64_t seed = 1;
   double q_scale = 1;  ///< a larger one spreads the logits further apart
   double bias_scale = 1;

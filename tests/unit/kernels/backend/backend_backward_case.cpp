@@ -145,6 +145,7 @@ BackwardTensors BackendBackwardCase::tensors() const {
 BackwardOptions BackendBackwardCase::options() const {
   BackwardOptions options;
   options.softmax_scale = choice_.softmax_scale;
+  options.softcap = choice_.softcap;
   options.deterministic = backward_.deterministic;
   return options;
 }
@@ -197,6 +198,7 @@ std::string BackendBackwardCase::check() {
     head.head_dim_v = head_dim_v;
     head.softmax_scale = choice_.softmax_scale != 0 ? static_cast<double>(choice_.softmax_scale)
                                                     : 1 / std::sqrt(static_cast<double>(head_dim));
+    head.softcap = static_cast<double>(choice_.softcap);
     head.k = head_values(forward_.k(), b, kv, head.kv_len, head_dim);
     head.v = head_values(forward_.v(), b, kv, head.kv_len, head_dim_v);
     if (choice_.has_bias) head.bias = head_values(forward_.bias(), b, kv, head.kv_len, 1);

@@ -33,6 +33,7 @@ void append_head(const ReferenceProblem& problem, std::size_t begin, std::size_t
   head.head_dim = shape.head_dim;
   head.head_dim_v = shape.head_dim_v;
   head.softmax_scale = problem.softmax_scale;
+  head.softcap = problem.softcap;
   std::vector<char> cells;
   for (std::size_t i = begin; i < end; ++i) {
     const RowTask& task = problem.tasks[i];

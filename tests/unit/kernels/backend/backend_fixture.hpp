@@ -24,6 +24,7 @@ struct ReferenceProblem {
   AttentionTensors tensors;       ///< in the memory of the fixture; out and lse are not read
   AttentionTensors host_tensors;  ///< the same tensors on the host
   double softmax_scale = 1;
+  double softcap = 0;  ///< 0: none
   std::vector<RowTask> tasks;
   std::vector<char> cells;  ///< kv_len(b) cells for each row; 1: attend
 };

@@ -60,7 +60,7 @@ class BackwardMaskSuite : public ::testing::TestWithParam<int> {
 TEST_P(BackwardMaskSuite, IsAsAccurateAsAnExplicitProduct) {
   const auto rows = testing::covering_array(
       {testing::kNumSuiteMasks, std::size(kDTypes), std::size(kHeadDims), std::size(kHeadDims),
-       std::size(kHeads), std::size(kPairLengths), std::size(kTiles), std::size(kLayouts), 2, 2, 2},
+       std::size(kHeads), std::size(kPairLengths), std::size(kTiles), std::size(kLayouts), 4, 2, 2},
       4);
   for (std::size_t i = static_cast<std::size_t>(GetParam()); i < rows.size(); i += kNumParts) {
     const std::vector<int>& row = rows[i];
@@ -71,7 +71,8 @@ TEST_P(BackwardMaskSuite, IsAsAccurateAsAnExplicitProduct) {
     choice.head_dim = kHeadDims[row[2]];
     choice.head_dim_v = kHeadDims[row[3]];
     choice.layout = kLayouts[row[7]];
-    choice.has_bias = row[8] == 1;
+    choice.has_bias = row[8] % 2 == 1;
+    choice.softcap = row[8] >= 2 ? 1.5F : 0;
     choice.seed = i + 1;
     choice.wants_out_low = i % 2 == 0;
     choice.softmax_scale = i % 7 == 3 ? 0.21F : i % 13 == 6 ? -0.15F : 0;
@@ -139,6 +140,21 @@ TEST(AttentionBackward, IsAccurateForRandomMasksOfEveryKindOfSegment) {
 }
 
 // The masks of the mask suite that have a closed form run by it in place of segments.
+TEST(AttentionBackward, IsAccurateForEveryCap) {
+  const MaskCase mask = testing::case_of(
+      "band", testing::make_cells(150, 130, [](auto q, auto k) { return q != 9 && k <= q; }),
+      {64, 64});
+  for (const float cap : {1e-3F, 0.5F, 13.0F, 50.0F, 1e6F}) {
+    for (const bool has_bias : {false, true}) {
+      CaseChoice choice = small_choice(has_bias ? DType::bfloat16 : DType::float32);
+      choice.has_bias = has_bias;
+      choice.softcap = cap;
+      choice.q_scale = 4;
+      EXPECT_EQ(case_error(mask, {1, 4, 2}, choice), "") << cap;
+    }
+  }
+}
+
 TEST(AttentionBackward, IsAccurateByClosedForms) {
   std::size_t number = 0;
   for (int index : {0, 1, 2, 3, 4}) {
@@ -146,6 +162,7 @@ TEST(AttentionBackward, IsAccurateByClosedForms) {
       const MaskCase mask = suite_pair(index, lengths, {64, 64});
       CaseChoice choice = small_choice(kDTypes[number % 3]);
       choice.has_bias = number % 2 == 0;
+      choice.softcap = number % 4 < 2 ? 2.0F : 0;
       choice.seed = ++number;
       BackwardChoice backward;
       backward.form = PlanForm::parametric;
@@ -161,6 +178,7 @@ TEST(AttentionBackward, FollowsTheLengthsAndDocumentsOfEachCall) {
     CaseChoice choice = small_choice(kDTypes[seed % 3]);
     choice.head_dim = 24;
     choice.has_bias = seed % 4 == 1;
+    choice.softcap = seed % 8 < 3 ? 2.0F : 0;
     ASSERT_EQ(testing::random_calls_error(fixture, seed, 200, choice), "");
   }
 }
@@ -330,6 +348,8 @@ TEST_F(BackwardErrors, NameWhatIsWrong) {
               tensors.key_bias = {};
             }),
             "dkey_bias: is given, but the plan's score has no bias");
+  EXPECT_EQ(error([](auto& plan, auto&) { plan.score.softcap = true; }),
+            "softcap: is missing, but the plan's score is softcap+key_bias");
   EXPECT_EQ(error([](auto&, auto& tensors) { tensors.out_low.dtype = DType::float16; }),
             "out_low: expected bfloat16 as the plan says, got float16");
   EXPECT_EQ(error([](auto&, auto& tensors) { tensors.out_low.extents[1] = 19; }),

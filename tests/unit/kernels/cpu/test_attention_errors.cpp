@@ -179,6 +179,29 @@ TEST_F(AttentionErrors, RejectsABiasThatThePlanDoesNotHave) {
   expect_rejected("key_bias", ErrorCode::invalid_argument, [](AttentionTensors&) {});
 }
 
+TEST_F(AttentionErrors, RejectsASoftcapThatThePlanDoesNotHave) {
+  AttentionOptions options;
+  options.softcap = 30;
+  expect_rejected(
+      "softcap: is given, but the plan's score is key_bias", ErrorCode::invalid_argument,
+      [](AttentionTensors&) {}, options);
+  plan_.score.softcap = true;
+  expect_rejected("softcap: is missing, but the plan's score is softcap+key_bias",
+                  ErrorCode::invalid_argument, [](AttentionTensors&) {});
+}
+
+TEST_F(AttentionErrors, RejectsASoftcapOutsideItsRange) {
+  plan_.score.softcap = true;
+  AttentionOptions options;
+  for (const float cap : {-30.0F, std::numeric_limits<float>::quiet_NaN(),
+                          std::numeric_limits<float>::infinity(), 1e-13F, 1e13F}) {
+    options.softcap = cap;
+    expect_rejected(
+        "softcap: expected a number from 1e-12 to 1e+12, got", ErrorCode::invalid_argument,
+        [](AttentionTensors&) {}, options);
+  }
+}
+
 TEST_F(AttentionErrors, RejectsWhatRoundingDidNotTake) {
   expect_rejected("out_low", ErrorCode::invalid_argument, [](AttentionTensors& t) {
     t.out_low = t.out;  // of float32

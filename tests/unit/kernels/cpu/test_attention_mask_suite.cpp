@@ -79,7 +79,7 @@ class AttentionMaskSuite : public ::testing::TestWithParam<int> {
 TEST_P(AttentionMaskSuite, IsAsAccurateAsAnExplicitProduct) {
   const auto rows = testing::covering_array(
       {kNumSuiteMasks, std::size(kDTypes), std::size(kHeadDims), std::size(kHeadDims),
-       std::size(kHeads), std::size(kLengths), std::size(kTiles), std::size(kOrders), 2, 2},
+       std::size(kHeads), std::size(kLengths), std::size(kTiles), std::size(kOrders), 4, 2},
       4);
   for (std::size_t i = static_cast<std::size_t>(GetParam()); i < rows.size(); i += kNumParts) {
     const std::vector<int>& row = rows[i];
@@ -95,7 +95,7 @@ TEST_P(AttentionMaskSuite, IsAsAccurateAsAnExplicitProduct) {
     choice.order = kOrders[row[7]];
     choice.side = row[9] == 0 ? testing::GuardSide::end : testing::GuardSide::begin;
     choice.seed = i + 1;
-    const ScoreSpec score{.key_bias = row[8] != 0};
+    const ScoreSpec score{.softcap = row[8] >= 2, .key_bias = row[8] % 2 == 1};
     EXPECT_EQ(testing::check_attention(mask, shape, score, choice, options), "")
         << fmt::format("case {}: {} head_dim {} / {} heads {} / {} lengths {} tile {} order {}", i,
                        to_string(shape.q_dtype), shape.head_dim, shape.head_dim_v, heads_q,

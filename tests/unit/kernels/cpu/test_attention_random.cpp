@@ -28,6 +28,7 @@ TensorChoice random_choice(std::mt19937& rng) {
   choice.seed = rng();
   choice.q_scale = pick(rng, 0, 3) == 0 ? 8 : 1;
   choice.bias_scale = pick(rng, 0, 3) == 0 ? 20 : 1;
+  choice.softcap = pick(rng, 0, 3) == 0 ? 0.3F : pick(rng, 0, 1) == 0 ? 50.0F : 3.0F;
   return choice;
 }
 
@@ -52,7 +53,7 @@ TEST(AttentionForward, IsAccurateForRandomMasksAndShapes) {
     PlanOptions options;
     if (pick(rng, 0, 1) == 0) options.tile = testing::random_block(rng);
     options.columns = static_cast<ColumnMode>(pick(rng, 0, 3));
-    const ScoreSpec score{.key_bias = pick(rng, 0, 1) != 0};
+    const ScoreSpec score{.softcap = pick(rng, 0, 2) == 0, .key_bias = pick(rng, 0, 1) != 0};
     const float softmax_scale = pick(rng, 0, 1) == 0 ? 0 : 0.37F;
     const std::string error =
         testing::check_attention(mask, shape, score, random_choice(rng), options, softmax_scale);
@@ -126,6 +127,27 @@ TEST(AttentionForward, IsAccurateWhereLogitsAreFarApart) {
       attention.bias().set(0, k, 0, 0, step * static_cast<double>(k - 300));
     ASSERT_TRUE(attention.run(*plan));
     EXPECT_EQ(attention.compare(mask), "") << step;
+  }
+}
+
+// Caps from far below the logits, where every logit is near -cap or cap, to far above them, where
+// the cap changes nothing.
+TEST(AttentionForward, IsAccurateForEveryCap) {
+  const MaskCase mask = testing::case_of(
+      "causal", testing::make_cells(70, 90, [](auto q, auto k) { return k <= q + 20; }), {32, 32});
+  AttentionShape shape = testing::shape_for(mask.mask, 1, 2, 1);
+  shape.head_dim = shape.head_dim_v = 16;
+  TensorChoice choice;
+  choice.q_scale = 4;
+  for (const float cap :
+       {kLeastSoftcap, 1e-3F, 0.5F, 2.0F, 13.0F, 50.0F, 1e3F, 1e6F, kMostSoftcap}) {
+    choice.softcap = cap;
+    for (const ScoreSpec score :
+         {ScoreSpec{.softcap = true}, {.softcap = true, .key_bias = true}}) {
+      for (const float scale : {0.0F, -0.3F}) {
+        EXPECT_EQ(testing::check_attention(mask, shape, score, choice, {}, scale), "") << cap;
+      }
+    }
   }
 }
 

@@ -78,6 +78,7 @@ TEST_F(GradientReference, IsTheSlopeOfTheLoss) {
   for (const bool has_bias : {false, true}) {
     for (const bool has_dlse : {false, true}) {
       HeadProblem head = problem(cells, 5, 3);
+      head.softcap = has_bias == has_dlse ? 0 : 0.7;
       if (has_bias) head.bias = values(cells.kv_len, 2);
       const std::vector<double> dout = values(cells.q_len * 3);
       const std::vector<double> dlse = has_dlse ? values(cells.q_len) : std::vector<double>();

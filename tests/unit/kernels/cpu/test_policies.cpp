@@ -1,5 +1,5 @@
-// Policies that a test adds to the CPU kernels, forward and backward, against the reference: a score
-// that adds a number per head, weights that drop pairs by parity, and a reader that reverses keys.
+// Policies that a test adds to the CPU kernels, forward and backward, against the reference: scores
+// that add a number per head, square the product or add a logit to the sum of a row, weights that drop pairs by parity, and a reader that reverses keys.
 // Each is one structure, and the library's sources do not know it.
 #include <gtest/gtest.h>
 #include <hwy/highway.h>
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "cpu/backward_work_tile-inl.hpp"
 #include "cpu/forward_work_tile-inl.hpp"
 #include "cpu/kv_reader.hpp"
+#include "cpu/query_rows-inl.hpp"
 #include "cpu/score-inl.hpp"
 #include "cpu/weight-inl.hpp"
 #include "plan/plan_forms.hpp"
@@ -30,7 +32,7 @@ using reference::HeadGradients;
 using reference::HeadProblem;
 using testing::MaskCase;
 
-// ---- the three toys
+// ---- the toys
 
 constexpr float number_of(std::int64_t head) { return 0.5F * static_cast<float>(head) - 0.7F; }
 
@@ -42,6 +44,38 @@ struct HeadNumberScore : NoScore {
   template <class Pairs>
   HWY_INLINE FloatVec logit(FloatVec x, const Pairs&) const {
     return hn::Add(x, hn::Set(FloatTag(), number));
+  }
+};
+
+// The logit is the product plus a part of its square, so its gradient asks for the product.
+struct SquareScore : NoScore {
+  static constexpr bool kIsIdentity = false;
+  static constexpr float kPart = 0.1F / kLog2E;  // of squares of logits in powers of two
+
+  template <class Pairs>
+  HWY_INLINE FloatVec logit(FloatVec x, const Pairs&) const {
+    return hn::MulAdd(hn::Mul(x, x), hn::Set(FloatTag(), kPart), x);
+  }
+  template <class Pairs>
+  HWY_INLINE FloatVec gradient(FloatVec ds, FloatVec x, const Pairs&) const {
+    return hn::MulAdd(hn::Mul(ds, x), hn::Set(FloatTag(), 2 * kPart), ds);
+  }
+};
+constexpr double squared(double x) { return x + 0.1 * x * x; }
+constexpr double slope_of_squared(double x) { return 1 + 0.2 * x; }
+
+// A logit without a key in the sum of each row, one for each query and head.
+constexpr float sink_of(std::int64_t head, std::int64_t q) {
+  return 1.5F - 0.3F * static_cast<float>(head) + 0.02F * static_cast<float>(q);
+}
+
+struct SinkScore : NoScore {
+  static constexpr bool kFinishesRows = true;
+  std::int64_t head = 0;
+
+  void begin_head(std::int64_t, std::int64_t of_head) { head = of_head; }
+  float finish_row(float max, float sum, std::int64_t q) const {
+    return sum + std::exp2(sink_of(head, q) * kLog2E - max);
   }
 };
 
@@ -111,12 +145,18 @@ void expect_near(const std::vector<double>& got, const std::vector<double>& want
 struct Meaning {
   std::function<void(HeadProblem&, std::int64_t head)> change_inputs = [](HeadProblem&, auto) {};
   bool (*keeps)(std::int64_t q, std::int64_t k) = [](std::int64_t, std::int64_t) { return true; };
+  double (*logit)(double x) = [](double x) { return x; };  // of the scaled product, and its slope
+  double (*slope)(double x) = [](double) { return 1.0; };
+  // What is added to the sum of a row, as its logarithm.
+  double (*sink)(std::int64_t head, std::int64_t q) = [](std::int64_t, std::int64_t) {
+    return -std::numeric_limits<double>::infinity();
+  };
 };
 
-// Out of one head, with the gradients, by the definition of a weight policy.
-std::vector<double> apply_weights(const HeadProblem& p, const std::vector<double>& lse,
-                                  const std::vector<double>& dout, const Meaning& meaning,
-                                  HeadGradients& gradients) {
+// Out of one head, with lse and the gradients, by the definition of the policies.
+std::vector<double> apply_policies(const HeadProblem& p, std::int64_t head,
+                                   const std::vector<double>& dout, const Meaning& meaning,
+                                   std::vector<double>& lse, HeadGradients& gradients) {
   const auto at = [](std::int64_t row, std::int64_t width, std::int64_t column) {
     return static_cast<std::size_t>(row * width + column);
   };
@@ -126,16 +166,25 @@ std::vector<double> apply_weights(const HeadProblem& p, const std::vector<double
                std::vector<double>(p.v.size()),
                {}};
   for (std::int64_t q = 0; q < p.q_len; ++q) {
-    std::vector<double> weights, dweights;
-    double delta = 0;
+    std::vector<double> weights, dweights, slopes;
+    double delta = 0, sum = 0;
     for (std::int64_t k = 0; k < p.kv_len; ++k) {
-      double logit = p.bias.empty() ? 0 : p.bias[static_cast<std::size_t>(k)], dp = 0;
+      double x = 0;
       for (std::int64_t d = 0; d < p.head_dim; ++d) {
-        logit += p.softmax_scale * p.q[at(q, p.head_dim, d)] * p.k[at(k, p.head_dim, d)];
+        x += p.softmax_scale * p.q[at(q, p.head_dim, d)] * p.k[at(k, p.head_dim, d)];
       }
+      const double bias = p.bias.empty() ? 0 : p.bias[static_cast<std::size_t>(k)];
       const bool is_seen = p.cells[at(q, p.kv_len, k)] != 0;
-      weights.push_back(is_seen ? std::exp(logit - lse[static_cast<std::size_t>(q)]) : 0);
-      const double kept = meaning.keeps(q, k) ? weights.back() : 0;
+      weights.push_back(is_seen ? std::exp(meaning.logit(x) + bias) : 0);
+      slopes.push_back(meaning.slope(x));
+      sum += weights.back();
+    }
+    lse.push_back(std::log(sum));
+    for (std::int64_t k = 0; k < p.kv_len; ++k) {
+      double& weight = weights[static_cast<std::size_t>(k)];
+      if (sum > 0) weight /= sum + std::exp(meaning.sink(head, q));
+      double dp = 0;
+      const double kept = meaning.keeps(q, k) ? weight : 0;
       for (std::int64_t j = 0; j < p.head_dim_v; ++j) {
         const double g = dout[at(q, p.head_dim_v, j)];
         out[at(q, p.head_dim_v, j)] += kept * p.v[at(k, p.head_dim_v, j)];
@@ -143,11 +192,11 @@ std::vector<double> apply_weights(const HeadProblem& p, const std::vector<double
         if (meaning.keeps(q, k)) dp += g * p.v[at(k, p.head_dim_v, j)];
       }
       dweights.push_back(dp);
-      delta += weights.back() * dp;
+      delta += weight * dp;
     }
     for (std::int64_t k = 0; k < p.kv_len; ++k) {
       const auto key = static_cast<std::size_t>(k);
-      const double ds = p.softmax_scale * weights[key] * (dweights[key] - delta);
+      const double ds = p.softmax_scale * slopes[key] * weights[key] * (dweights[key] - delta);
       for (std::int64_t d = 0; d < p.head_dim; ++d) {
         gradients.dq[at(q, p.head_dim, d)] += ds * p.k[at(k, p.head_dim, d)];
         gradients.dk[at(k, p.head_dim, d)] += ds * p.q[at(q, p.head_dim, d)];
@@ -216,7 +265,7 @@ class Policies : public ::testing::Test {
     const SegmentPlan& backward_segments = testing::segments_of(backward_plan);
     BackwardRun run(*checked, backward_plan, &backward_segments);
     for (std::int64_t b = 0; b < kBatch; ++b) {
-      for (std::int64_t h = 0; h < kHeadsQ; ++h) prepare_rows(run, b, h, 0, kQLen);
+      for (std::int64_t h = 0; h < kHeadsQ; ++h) prepare_rows_with(run, score, b, h, 0, kQLen);
     }
     BackwardPass pass(backward_plan, false);
     BackwardWorkspace backward_workspace(run, pass);
@@ -249,17 +298,18 @@ class Policies : public ::testing::Test {
                               v_.of_head(b, h_kv),
                               {},
                               1 / std::sqrt(double{kDim}),
+                              0,
                               mask_.at(b, h).values.data()};
           meaning.change_inputs(problem, h);
-          const std::vector<double> lse = reference::attention_float64(problem).lse;
-          std::vector<double> lse_got;
+          std::vector<double> lse, lse_got;
+          HeadGradients gradients;
+          const std::vector<double> out =
+              apply_policies(problem, h, dout_.of_head(b, h), meaning, lse, gradients);
           for (std::int64_t q = 0; q + 1 < kQLen; ++q) {
             lse_got.push_back(lse_[static_cast<std::size_t>((b * kHeadsQ + h) * kQLen + q)]);
           }
           expect_near(lse_got, {lse.begin(), lse.end() - 1}, "lse");
-          HeadGradients gradients;
-          expect_near(out_.of_head(b, h),
-                      apply_weights(problem, lse, dout_.of_head(b, h), meaning, gradients), "out");
+          expect_near(out_.of_head(b, h), out, "out");
           expect_near(dq_.of_head(b, h), gradients.dq, "dq");
           for (std::size_t i = 0; i < dk.size(); ++i) dk[i] += gradients.dk[i];
           for (std::size_t i = 0; i < dv.size(); ++i) dv[i] += gradients.dv[i];
@@ -295,6 +345,16 @@ TEST_F(Policies, AScoreMayAddANumberPerHead) {
   check({.change_inputs = [](HeadProblem& problem, std::int64_t head) {
     problem.bias.assign(static_cast<std::size_t>(kKvLen), double{number_of(head)});
   }});
+}
+
+TEST_F(Policies, AScoreMayBendTheProduct) {
+  run(SquareScore{}, WholeWeights{}, kInOrder);
+  check({.logit = squared, .slope = slope_of_squared});
+}
+
+TEST_F(Policies, AScoreMayAddToTheSumOfARow) {
+  run(SinkScore{}, WholeWeights{}, kInOrder);
+  check({.sink = [](std::int64_t head, std::int64_t q) { return double{sink_of(head, q)}; }});
 }
 
 TEST_F(Policies, WeightsMayDropPairs) {

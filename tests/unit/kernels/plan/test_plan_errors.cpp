@@ -40,22 +40,24 @@ TEST(MakePlan, RejectsBackendsAndScoresByName) {
   expect_error(make_plan(each.mask, shape, {}, options), ErrorCode::unsupported, "sm90");
   for (const auto& [score, name] :
        {std::pair{ScoreSpec{.alibi = true}, "alibi"}, std::pair{ScoreSpec{.bias = true}, "bias"},
-        std::pair{ScoreSpec{.softcap = true}, "softcap"},
         std::pair{ScoreSpec{.relative_table = true}, "relative_table"},
         std::pair{ScoreSpec{.sink = true}, "sink"}}) {
     const std::string text = std::string("score: ") + name + " is not computed by ";
     expect_error(make_plan(each.mask, shape, score), ErrorCode::unsupported,
-                 text + "cpu forward, which computes key_bias");
+                 text + "cpu forward, which computes softcap, key_bias");
     PlanOptions backward;
     backward.direction = Direction::backward;
     expect_error(make_plan(each.mask, shape, score, backward), ErrorCode::unsupported,
-                 text + "cpu backward, which computes key_bias");
+                 text + "cpu backward, which computes softcap, key_bias");
     options.backend = Backend::sm90;
     expect_error(make_plan(each.mask, shape, score, options), ErrorCode::unsupported,
                  text + "sm90 forward, which computes key_bias");
   }
-  expect_error(make_plan(each.mask, shape, {.softcap = true, .key_bias = true, .sink = true}),
-               ErrorCode::unsupported, "score: softcap, sink are not computed by cpu forward");
+  expect_error(make_plan(each.mask, shape, {.key_bias = true, .alibi = true, .sink = true}),
+               ErrorCode::unsupported, "score: alibi, sink are not computed by cpu forward");
+  expect_error(make_plan(each.mask, shape, {.softcap = true}, options), ErrorCode::unsupported,
+               "score: softcap is not computed by sm90 forward, which computes key_bias");
+  EXPECT_TRUE(make_plan(each.mask, shape, {.softcap = true, .key_bias = true}));
   EXPECT_TRUE(make_plan(each.mask, shape, {.key_bias = true}));
 }
 
