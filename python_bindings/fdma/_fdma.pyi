@@ -445,6 +445,7 @@ def make_plan(
     dtype: _DType = "float32",
     out_dtype: _DType | None = None,
     key_bias: bool = False,
+    softcap: bool = False,
     backend: Literal["cpu", "sm90", "auto"] = "cpu",
     tile: tuple[int, int] = (0, 0),
     columns: Literal["automatic", "scan", "gather", "reorder"] = "automatic",
@@ -464,7 +465,8 @@ def make_plan(
     attention_backward_call. tile is (queries, keys); (0, 0) leaves the choice
     to the backend. num_workers counts the workers that rows are split for; 0
     means 132 on a GPU. num_threads counts the threads of the CPU that make the
-    plan (0 means all) and does not change it. ValueError is raised for counts
+    plan (0 means all) and does not change it. key_bias and softcap say whether
+    each call brings one. ValueError is raised for counts
     of heads or batch elements that do not fit the mask, NotImplementedError for
     a plan that the backend does not run.
     """
@@ -487,6 +489,7 @@ def attention(
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
     waits: bool = False,
+    softcap: float = 0.0,
 ) -> tuple[NewArray, NewArray]:
     """
     Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
@@ -501,7 +504,8 @@ def attention(
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
     of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
-    launch; with waits=True it returns when the results are there.
+    launch; with waits=True it returns when the results are there. softcap is that
+    of attention_call.
     """
 
 @overload
@@ -522,6 +526,7 @@ def attention(
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
     waits: bool = False,
+    softcap: float = 0.0,
 ) -> NewArray:
     """
     Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
@@ -536,7 +541,8 @@ def attention(
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
     of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
-    launch; with waits=True it returns when the results are there.
+    launch; with waits=True it returns when the results are there. softcap is that
+    of attention_call.
     """
 
 @overload
@@ -557,6 +563,7 @@ def attention(
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
     waits: bool = False,
+    softcap: float = 0.0,
 ) -> tuple[_Out, NewArray]:
     """
     Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
@@ -571,7 +578,8 @@ def attention(
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
     of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
-    launch; with waits=True it returns when the results are there.
+    launch; with waits=True it returns when the results are there. softcap is that
+    of attention_call.
     """
 
 @overload
@@ -592,6 +600,7 @@ def attention(
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
     waits: bool = False,
+    softcap: float = 0.0,
 ) -> _Out:
     """
     Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
@@ -606,7 +615,8 @@ def attention(
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
     of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
-    launch; with waits=True it returns when the results are there.
+    launch; with waits=True it returns when the results are there. softcap is that
+    of attention_call.
     """
 
 @overload
@@ -627,6 +637,7 @@ def attention(
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
     waits: bool = False,
+    softcap: float = 0.0,
 ) -> tuple[NewArray, _Lse]:
     """
     Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
@@ -641,7 +652,8 @@ def attention(
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
     of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
-    launch; with waits=True it returns when the results are there.
+    launch; with waits=True it returns when the results are there. softcap is that
+    of attention_call.
     """
 
 @overload
@@ -662,6 +674,7 @@ def attention(
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
     waits: bool = False,
+    softcap: float = 0.0,
 ) -> tuple[_Out, _Lse]:
     """
     Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
@@ -676,7 +689,8 @@ def attention(
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
     of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
-    launch; with waits=True it returns when the results are there.
+    launch; with waits=True it returns when the results are there. softcap is that
+    of attention_call.
     """
 
 def cpu_target() -> str:
@@ -764,6 +778,7 @@ def attention_call(
     q_lens: Array | None = None,
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
+    softcap: float = 0.0,
 ) -> int:
     """
     Computes attention by a plan into out and lse, and returns 0.
@@ -775,7 +790,9 @@ def attention_call(
     lse. softmax_scale 0 means 1 / sqrt(head_dim). out_low has the shape and
     type of out, of 16 bits; it receives the low half of O for
     attention_backward_call. num_threads counts threads of the CPU; 0 means all.
-    q_lens, kv_lens and cu_seqlens are those of attention.
+    q_lens, kv_lens and cu_seqlens are those of attention. softcap is given where
+    the plan has one, and 0 elsewhere: a scaled product x becomes
+    softcap * tanh(x / softcap).
 
     If kernels cannot read some of the tensors with their strides, nothing is
     written and the result has bit i set for the i-th of q, k, v, key_bias that
@@ -806,6 +823,7 @@ def attention_backward_call(
     q_lens: Array | None = None,
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
+    softcap: float = 0.0,
 ) -> int:
     """
     Computes the gradients of attention_call into dq, dk, dv and dkey_bias, and
@@ -819,7 +837,7 @@ def attention_backward_call(
     plan.workspace_nbytes bytes that nothing else uses on the stream during the
     call; None means that which the stream's calls share. num_threads counts
     threads of the CPU; 0 means all. q_lens, kv_lens and cu_seqlens are those of
-    the forward call. Gradients of rows past the lengths are 0.
+    the forward call, as is softcap. Gradients of rows past the lengths are 0.
 
     If kernels cannot read some of the tensors with their strides, nothing is
     written and the result has bit i set for the i-th of q, k, v, key_bias,
@@ -830,8 +848,8 @@ class CachedCalls:
     """
     A cache of the plans of calls on PyTorch's tensors.
 
-    The key of a call is the number of its mask and the descriptors of q, k, v
-    and the key bias.
+    The key of a call is the number of its mask, the descriptors of q, k, v and
+    the key bias, and whether it has a softcap.
     """
 
     def __init__(self, empty_like: object, contiguous: object, new_outputs: object) -> None:
@@ -850,6 +868,7 @@ class CachedCalls:
         k: object,
         v: object,
         key_bias: object | None,
+        has_softcap: bool,
         heads_first: bool,
         is_backward: bool,
         is_deterministic: bool,
@@ -871,6 +890,7 @@ class CachedCalls:
         k: object,
         v: object,
         key_bias: object | None,
+        has_softcap: bool,
         heads_first: bool,
         is_backward: bool,
         is_deterministic: bool,
@@ -885,6 +905,7 @@ class CachedCalls:
         v: object,
         key_bias: object | None,
         softmax_scale: float,
+        softcap: float,
         heads_first: bool,
         wants_lse: bool,
         num_threads: int,

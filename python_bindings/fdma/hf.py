@@ -126,6 +126,7 @@ def attention_forward(
     deterministic: bool | None = None,
     cu_seq_lens_q: Any = None,
     cu_seq_lens_k: Any = None,
+    softcap: float | None = None,
     **options: Any,
 ) -> tuple[Any, None]:
     """Attention of one layer: (result [batch, q_len, heads, head_dim], no weights).
@@ -133,14 +134,15 @@ def attention_forward(
     attention_mask: the mask that `mask_function` made, or a dense mask [batch, 1 or heads, q, k],
     which is compiled once. The mask includes causality and the window. Without a mask, is_causal
     and sliding_window apply, and row q sees keys up to q as in PyTorch's attention.
+    softcap: caps the logits, as `fdma.attention` does (Gemma 2).
     cu_seq_lens_q, cu_seq_lens_k: offsets of sequences packed along q_len, which see only
     themselves.
 
     Tensors of different dtypes, such as float32 activations of adapters, are cast as for
     FlashAttention: to the dtype of autocast, otherwise to that of the layer's weights.
 
-    Raises NotImplementedError, which names the keyword, for dropout, a cap on logits, attention
-    sinks, biases per query, attention weights and every unknown keyword.
+    Raises NotImplementedError, which names the keyword, for dropout, attention sinks, biases per
+    query, attention weights and every unknown keyword.
 
     >>> import torch, transformers
     >>> from fdma.hf import attention_forward
@@ -168,10 +170,18 @@ def attention_forward(
     query, key, value = _of_one_type(module, query, key, value)
     if isinstance(mask, LayerMask):
         out = attention_with_tables(
-            query, key, value, mask.tables, str(mask.mask), scaling, bool(deterministic)
+            query, key, value, mask.tables, str(mask.mask), scaling, bool(deterministic), softcap
         )
     else:
-        out = attention(query, key, value, mask, scale=scaling, deterministic=bool(deterministic))
+        out = attention(
+            query,
+            key,
+            value,
+            mask,
+            scale=scaling,
+            deterministic=bool(deterministic),
+            softcap=softcap,
+        )
     return out.transpose(1, 2).contiguous(), None
 
 

@@ -49,8 +49,10 @@ def flash_dmattn_func(
     only and up to 2^28 probabilities.
     Gradients are those of `fdma.attention`.
 
-    Raises ValueError for shapes, NotImplementedError for softcap other than 0 and for a bias per
-    query.
+    softcap: a number above 0 caps scaled products x before the bias is added, softcap * tanh(x /
+    softcap); 0 means no cap.
+
+    Raises ValueError for shapes, NotImplementedError for a bias per query.
 
     >>> import numpy as np
     >>> from flash_dmattn import flash_dmattn_func
@@ -162,7 +164,7 @@ def flash_dma_attention(
         scores, keep_window_size, among, q_len=extents.q_len, heads=extents.heads
     )
     bias = without_zeros(scores, scores == 0)
-    return _with_probabilities(query, key, value, mask, bias, softmax_scale, False, "auto")
+    return _with_probabilities(query, key, value, mask, bias, softmax_scale, {})
 
 
 def _extents(query: Any, key: Any, value: Any) -> Extents:
@@ -183,8 +185,6 @@ def _attend(
     deterministic: bool,
     return_attn_probs: bool,
 ) -> Any:
-    if softcap != 0:
-        raise NotImplementedError(f"softcap: a cap on logits is not there yet, got {softcap}")
     extents = _extents(query, key, value)
     mask: Any = None
     if sparse_mask is not None:
@@ -196,10 +196,10 @@ def _attend(
         causal = fdma.compile("causal", extents.q_len, extents.kv_len)
         mask = "causal" if mask is None else mask & causal
     bias = None if attn_bias is None else _key_bias(attn_bias, extents)
+    words: Any = {"deterministic": deterministic, "backend": backend, "softcap": softcap}
     if return_attn_probs:
-        return _with_probabilities(query, key, value, mask, bias, scale, deterministic, backend)
-    attend: Any = fdma.attention
-    return attend(query, key, value, mask, bias, scale, "bshd", False, deterministic, backend)
+        return _with_probabilities(query, key, value, mask, bias, scale, words)
+    return fdma.attention(query, key, value, mask, bias, scale, "bshd", **words)
 
 
 def _with_probabilities(
@@ -209,8 +209,7 @@ def _with_probabilities(
     mask: Any,
     bias: Any,
     scale: float | None,
-    deterministic: bool,
-    backend: str,
+    words: dict[str, Any],
 ) -> Any:
     if framework(query) != "torch":
         raise NotImplementedError("return_attn_probs: only tensors of PyTorch have probabilities")
@@ -220,12 +219,12 @@ def _with_probabilities(
     sizes = extents.batch, extents.heads, extents.q_len, extents.kv_len
     check_size("return_attn_probs", *sizes)
     compiled = block_mask(mask, *sizes)
-    attend: Any = fdma.attention
-    out, lse = attend(
-        query, key, value, compiled, bias, scale, "bshd", True, deterministic, backend
+    out, lse = fdma.attention(
+        query, key, value, compiled, bias, scale, "bshd", return_lse=True, **words
     )
     heads_first = query.transpose(1, 2), key.transpose(1, 2)
-    return out, attention_weights(*heads_first, compiled, bias, scale, lse)
+    cap = words.get("softcap", 0.0)
+    return out, attention_weights(*heads_first, compiled, bias, scale, lse, cap)
 
 
 def _of_dense(attn_mask: Any, extents: Extents) -> fdma.BlockMask:

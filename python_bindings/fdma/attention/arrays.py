@@ -19,6 +19,7 @@ from .shapes import (
     checked_backend,
     checked_extents,
     checked_scale,
+    checked_softcap,
     is_heads_first,
     refuse_bias,
 )
@@ -41,6 +42,7 @@ class _CallParams(NamedTuple):
     deterministic: bool
     backend: str
     num_threads: int | None
+    softcap: float | None
 
 
 def numpy_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
@@ -117,7 +119,7 @@ def _run(
 ) -> Any:
     mask, bias, scale, layout, return_lse = params[:5]
     heads_first = is_heads_first(layout)
-    factor = checked_scale(scale)
+    factor, cap = checked_scale(scale), checked_softcap(params.softcap)
     extents = checked_extents(q.shape, k.shape, v.shape, heads_first)
     dtype = DTYPES.get(str(q.dtype))
     if dtype is None:
@@ -145,11 +147,12 @@ def _run(
         dtype,
         bias is not None,
         None if place is None else place.device,
+        has_softcap=cap != 0,
     )
     key = (compiled._handle, geometry)
     plan = plans.of_call(key) or plans.get(key, compiled, geometry, place, num_threads)
     is_short = min(compiled.q_lens) < extents.q_len
-    words: Any = {"softmax_scale": factor or None, "num_threads": num_threads}
+    words: Any = {"softmax_scale": factor or None, "softcap": cap, "num_threads": num_threads}
     out, lse = _run_core(xp, plan, q, k, v, bias, heads_first, is_short, words)
     return (out, lse) if return_lse else out
 
@@ -172,8 +175,8 @@ def run_plan(
     **words: Any,
 ) -> Any:
     """(result, log-sum-exp) of a plan that was looked up before, written to out and lse where they
-    are given. words: softmax_scale, and the lengths of a closed-form plan. is_short: rows may lie
-    past lengths; they are set. mask, deterministic and planned_backward are for gradients,
+    are given. words: softmax_scale, softcap, and the lengths of a closed-form plan. is_short: rows
+    may lie past lengths; they are set. mask, deterministic and planned_backward are for gradients,
     which arrays do not have.
     """
     del mask, deterministic, planned_backward

@@ -44,6 +44,7 @@ def attention(
     backend: Backend = "auto",
     *,
     num_threads: int | None = None,
+    softcap: float | None = None,
 ) -> _Array: ...
 @overload
 def attention(
@@ -59,6 +60,7 @@ def attention(
     deterministic: bool = False,
     backend: Backend = "auto",
     num_threads: int | None = None,
+    softcap: float | None = None,
 ) -> tuple[_Array, _Array]: ...
 @overload
 def attention(
@@ -74,6 +76,7 @@ def attention(
     deterministic: bool = False,
     backend: Backend = "auto",
     num_threads: int | None = None,
+    softcap: float | None = None,
 ) -> _Array | tuple[_Array, _Array]: ...
 def attention(
     q: Any,
@@ -88,9 +91,10 @@ def attention(
     backend: Backend = "auto",
     *,
     num_threads: int | None = None,
+    softcap: float | None = None,
     **others: NoReturn,
 ) -> Any:
-    """softmax(scale * q k^T + bias, masked) v, computing only what the mask keeps.
+    """softmax(softcap(scale * q k^T) + bias, masked) v, computing only what the mask keeps.
 
     q is [batch, heads, q_len, head_dim], k is [batch, heads_kv, kv_len, head_dim] and v is [batch,
     heads_kv, kv_len, head_dim_v] in layout "bhsd". In layout "bshd" the length comes before the
@@ -108,6 +112,8 @@ def attention(
     bias: floats of shape [batch, heads_kv, kv_len], or of a shape that broadcasts to it. They are
     added to the logits of each key after the scale.
     scale: a number; None means 1 / sqrt(head_dim).
+    softcap: a number above 0, which caps scaled products x before the bias is added: they become
+    softcap * tanh(x / softcap). None and 0 mean no cap.
     return_lse: return (result, log-sum-exp). The log-sum-exp is float32 [batch, heads, q_len], and
     -inf in rows without keys.
     backend: "auto" chooses "cpu" or "sm90" (Hopper GPUs) by where the tensors are. A backend that
@@ -140,7 +146,8 @@ def attention(
     run = _runners.get(type(q))
     if run is None:
         run = runner_of(q)
-    return run(q, k, v, mask, bias, scale, layout, return_lse, deterministic, backend, num_threads)
+    words = scale, layout, return_lse, deterministic, backend, num_threads, softcap
+    return run(q, k, v, mask, bias, *words)
 
 
 def clear_plans() -> None:

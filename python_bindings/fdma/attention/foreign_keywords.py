@@ -66,7 +66,6 @@ _INSTEAD = {
     "causal": _CAUSAL,
     "window_size": _WINDOW,
     "softmax_scale": "write scale=",
-    "softcap": "a cap on logits is not there",
     "alibi_slopes": _PER_QUERY,
     "return_attn_probs": _WEIGHTS,
     "return_softmax_lse": "write return_lse=True",
@@ -108,6 +107,8 @@ _INSTEAD = {
     "local_window_size": _WINDOW,
     "output_attentions": _WEIGHTS,
     "need_weights": _WEIGHTS,
+    "logits_soft_cap": "write softcap=",
+    "attn_logits_soft_cap": "write softcap=",
     # FDMA's own words, of another function
     "heads": "leave it out: the tensors have it",
     "key_bias": "write bias=",
@@ -154,6 +155,10 @@ _INSTEAD_OF = {
         "is_causal": 'write among="causal", which is the default',
         "causal": 'write among="causal", which is the default',
         "w": "write keep_window_size=",
+        "softcap": (
+            "learned masks have no cap on logits; select_topk gives their mask, and "
+            "fdma.attention(.., softcap=) computes with it"
+        ),
         "window_size": "write keep_window_size= for the number of keys that a query keeps",
     },
 }

@@ -18,7 +18,14 @@ from .foreign_keywords import refuse_keywords
 from .frameworks import framework
 from .plan_arguments import are_same, compiled_mask, described, functions_of, shape_of
 from .plans import DType, Entry, Geometry, Place, plans
-from .shapes import Extents, checked_extents, checked_scale, is_heads_first, refuse_bias
+from .shapes import (
+    Extents,
+    checked_extents,
+    checked_scale,
+    checked_softcap,
+    is_heads_first,
+    refuse_bias,
+)
 from .threads import process_threads
 
 __all__ = ["AttentionPlan", "plan"]
@@ -98,6 +105,11 @@ class AttentionPlan:
         return self._geometry.has_key_bias
 
     @property
+    def has_softcap(self) -> bool:
+        """Whether each run brings a softcap."""
+        return self._geometry.has_softcap
+
+    @property
     def is_closed_form(self) -> bool:
         """Whether each run may bring lengths and documents."""
         return self._geometry.is_closed_form
@@ -167,14 +179,15 @@ class AttentionPlan:
         cu_seqlens_q: Any = None,
         cu_seqlens_k: Any = None,
         num_threads: int | None = None,
+        softcap: float | None = None,
         **others: NoReturn,
     ) -> Any:
         """Attention on tensors of the plan's shape, dtype and place, as `fdma.attention` does it.
 
-        q, k, v, key_bias, softmax_scale, return_lse, deterministic and num_threads are `q`, `k`,
-        `v`, `bias`, `scale`, `return_lse`, `deterministic` and `num_threads` of `fdma.attention`.
-        The result and its gradients are those of that function. A plan has a key bias in every run
-        or in none.
+        q, k, v, key_bias, softmax_scale, softcap, return_lse, deterministic and num_threads are
+        `q`, `k`, `v`, `bias`, `scale`, `softcap`, `return_lse`, `deterministic` and `num_threads`
+        of `fdma.attention`. The result and its gradients are those of that function. A plan has a
+        key bias, and a softcap, in every run or in none.
 
         out, lse: arrays of the framework that receive the results, for runs without gradients.
         Rows past lengths are set to 0 and -inf.
@@ -212,12 +225,19 @@ class AttentionPlan:
         if key_bias is not None:
             refuse_bias(tuple(key_bias.shape), self._shape, "key_bias")
         scale = checked_scale(softmax_scale, "softmax_scale") or None
+        cap = checked_softcap(softcap)
+        if (cap != 0) != self.has_softcap:
+            raise ValueError(
+                f"softcap: expected a number, as the plan was made with softcap=True, got {softcap}"
+                if self.has_softcap
+                else "softcap: expected None; fdma.plan(.., softcap=True) makes plans with one"
+            )
         is_of_torch = framework(q) == "torch"
         lengths = self._checked_lengths(q_lens, kv_lens, cu_seqlens_q, cu_seqlens_k, is_of_torch)
         if not self.is_closed_form and out is None and lse is None:
             return runner_of(q)(
                 *(q, k, v, self._mask, key_bias, scale, self._layout, return_lse),
-                *(deterministic, "auto", num_threads),
+                *(deterministic, "auto", num_threads, cap),
             )
         if lse is not None and not return_lse:
             raise ValueError("lse: expected None with return_lse=False")
@@ -229,6 +249,7 @@ class AttentionPlan:
             out=out,
             lse=lse,
             softmax_scale=scale,
+            softcap=cap,
             num_threads=num_threads,
             mask=self._mask,
             deterministic=deterministic,
@@ -351,6 +372,7 @@ def plan(
     gradients: bool = False,
     deterministic: bool = False,
     num_threads: int | None = None,
+    softcap: bool = False,
     **others: NoReturn,
 ) -> AttentionPlan:
     """Plans attention with a mask, so that `AttentionPlan.run` does nothing but run.
@@ -361,7 +383,7 @@ def plan(
     now and not again.
     dtype, device: of shapes, "float32" on "cpu" by default; for instance "bfloat16" on "cuda:0".
     They are not given with tensors, which have their own.
-    key_bias: whether every run brings a key bias.
+    key_bias, softcap: whether every run brings a key bias, or a softcap.
     closed_form: make a plan that holds the integers of a closed-form mask in place of work tiles,
     so that each run may bring its own lengths and documents. Such masks are causal masks, windows,
     sinks, prefixes, padding, documents and their intersections (format "parametric").
@@ -401,6 +423,7 @@ def plan(
         bool(key_bias),
         index,
         is_closed_form=bool(closed_form),
+        has_softcap=_is_told(softcap),
     )
     made = object.__new__(AttentionPlan)
     made._mask, made._shape, made._layout = compiled, shape, layout
@@ -413,3 +436,13 @@ def plan(
         back = geometry.backward(deterministic)
         made._backward = plans.entry(compiled, back, place, threads)
     return made
+
+
+def _is_told(softcap: Any) -> bool:
+    """Whether runs bring a softcap. A number would be one of them, which each run has to bring."""
+    if isinstance(softcap, bool):
+        return softcap
+    raise TypeError(
+        f"softcap: expected True or False, got {softcap!r}; each run brings its number, "
+        "fdma.plan(.., softcap=True).run(.., softcap=)"
+    )

@@ -55,6 +55,7 @@ def run_plan(
     out: Any,
     lse: Any,
     softmax_scale: float | None,
+    softcap: float,
     deterministic: bool,
     num_threads: int | None,
     planned_backward: Callable[[bool, int], Any],
@@ -85,9 +86,11 @@ def run_plan(
         bias = full_bias(bias, q, k, v, heads_first)
     threads = threads_of_call(said)
     if into_given:
-        words = {"softmax_scale": softmax_scale, "num_threads": threads, **lengths}
+        numbers = {"softmax_scale": softmax_scale, "softcap": softcap, "num_threads": threads}
+        words = {**numbers, **lengths}
         return _run_into(plan, q, k, v, bias, heads_first, is_short, out, lse, words)
-    call = CallArguments(mask, softmax_scale or 0.0, heads_first, deterministic, threads)
+    scale = softmax_scale or 0.0
+    call = CallArguments(mask, scale, heads_first, deterministic, threads, softcap)
     run = _Run(plan, planned_backward, call)
     of_run = (lengths.get("q_lens"), lengths.get("kv_lens"), lengths.get("cu_seqlens"))
     if _is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, bias)):

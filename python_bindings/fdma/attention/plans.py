@@ -47,6 +47,7 @@ class Geometry(NamedTuple):
     """Whether a backward plan on a GPU has the accumulation order of deterministic calls."""
     is_closed_form: bool = False
     """Whether the plan is in closed form, so that each call may bring lengths and documents."""
+    has_softcap: bool = False
 
     @property
     def backend(self) -> Literal["cpu", "sm90"]:
@@ -230,6 +231,7 @@ def _make(mask: BlockMask, geometry: Geometry, place: Place | None, num_threads:
         head_dim_v=geometry.head_dim_v,
         dtype=geometry.dtype,
         key_bias=geometry.has_key_bias,
+        softcap=geometry.has_softcap,
         backend=geometry.backend,
         form="parametric" if geometry.is_closed_form else "segments",
         direction=geometry.direction,

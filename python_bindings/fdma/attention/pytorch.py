@@ -21,7 +21,7 @@ from ..masks.mask_text import text_of_handle
 from . import operators as attention_operators
 from .mask_argument import DENSE, block_mask
 from .plans import Place
-from .shapes import checked_backend, checked_scale, is_heads_first, refuse_bias
+from .shapes import checked_backend, checked_scale, checked_softcap, is_heads_first, refuse_bias
 from .tensor_layouts import refuse_layouts
 from .tensors import (
     CallArguments,
@@ -69,6 +69,7 @@ def attention(
     deterministic: bool,
     backend: str,
     num_threads: int | None,
+    softcap: float | None,
 ) -> Any:
     """`fdma.attention` for tensors."""
     said = NOT_SAID if num_threads is None else checked_num_threads(num_threads)
@@ -76,11 +77,12 @@ def attention(
         words = scale, layout, return_lse, deterministic, backend
         if not _is_compiling() and only_sets_devices() and are_plain(q, k, v, bias):
             with _no_function_modes():
-                return attention(q, k, v, mask, bias, *words, num_threads)
-        return _by_operators(q, k, v, mask, bias, *words, said)
+                return attention(q, k, v, mask, bias, *words, num_threads, softcap)
+        return _by_operators(q, k, v, mask, bias, *words, said, softcap)
     threads = _get_num_threads() if said == NOT_SAID else said
     heads_first = layout == "bhsd" or is_heads_first(layout)
     factor = 0.0 if scale is None else checked_scale(scale)
+    cap = 0.0 if softcap is None else checked_softcap(softcap)
     if backend != "auto":
         checked_backend(backend, q.is_cuda, q.device)
     if _is_any_autocast():
@@ -95,12 +97,13 @@ def attention(
         or v.requires_grad
         or (bias is not None and bias.requires_grad)
     ):
-        call = CallArguments(mask, factor, heads_first, deterministic, threads)
+        call = CallArguments(mask, factor, heads_first, deterministic, threads, cap)
         return (_apply_with_lse if return_lse else _apply)(q, k, v, bias, call)
-    cached = run_cached(number_of(mask), q, k, v, bias, factor, heads_first, return_lse, threads)
+    how = factor, cap, heads_first, return_lse, threads
+    cached = run_cached(number_of(mask), q, k, v, bias, *how)
     if cached is not None:
         return cached
-    call = CallArguments(mask, factor, heads_first, deterministic, threads)
+    call = CallArguments(mask, factor, heads_first, deterministic, threads, cap)
     return forward(q, k, v, bias, call, return_lse)
 
 
@@ -127,13 +130,13 @@ def place(index: int) -> Place:
 
 
 def _by_operators(q: Any, k: Any, v: Any, mask: Any, bias: Any, *words: Any) -> Any:
-    scale, layout, return_lse, deterministic, backend, num_threads = words
+    scale, layout, return_lse, deterministic, backend, num_threads, softcap = words
     for name, x in (("k", k), ("v", v), ("bias", bias)):
         if not isinstance(x, torch.Tensor) and (x is not None or name != "bias"):
             raise TypeError(f"{name}: expected a tensor of PyTorch, as q, got {type(x).__name__}")
     refuse_layouts(q=q, k=k, v=v, bias=bias)
     heads_first = is_heads_first(layout)
-    factor = checked_scale(scale)
+    factor, cap = checked_scale(scale), checked_softcap(softcap)
     if backend != "auto":
         checked_backend(backend, q.device.type == "cuda", q.device)
     q, k, v = autocast(q, k, v)
@@ -151,6 +154,7 @@ def _by_operators(q: Any, k: Any, v: Any, mask: Any, bias: Any, *words: Any) -> 
     out, lse, _ = attention_operators.attention(
         *(q, k, v, bias, text, handle, factor, heads_first, deterministic, keeps_out_low),
         num_threads,
+        cap,
     )
     del kept
     return (out, lse) if return_lse else out
@@ -196,9 +200,10 @@ def _gradients_by_operator(*arguments: Any) -> Any:
     element of a batch.
     """
     *tensors, call, wants_bias = arguments
-    given, *words, num_threads = call
+    given, *words, num_threads, cap = call
     text, handle = (given, 0) if isinstance(given, str) else ("", given._handle)
-    return attention_operators.gradients(*tensors, text, handle, *words, wants_bias, num_threads)
+    last = wants_bias, num_threads, cap
+    return attention_operators.gradients(*tensors, text, handle, *words, *last)
 
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc]

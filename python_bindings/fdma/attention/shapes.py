@@ -61,11 +61,29 @@ def checked_scale(scale: float | None, name: str = "scale") -> float:
     return value
 
 
-def _refuse_no_number(scale: Any, name: str) -> None:
+def checked_softcap(softcap: float | None) -> float:
+    """The core's number for a softcap; 0 means none. Errors as for a scale."""
+    if softcap is None:
+        return 0.0
+    if not isinstance(softcap, float):
+        _refuse_no_number(softcap, "softcap", "")
+    value = float(softcap)
+    # Comparisons, as above; the range is that of the core.
+    if value != 0 and not 1e-12 <= value <= 1e12:
+        raise ValueError(
+            f"softcap: expected a number above 0 (1e-12 to 1e12), or 0 or None for no cap, got "
+            f"{softcap}"
+        )
+    return value
+
+
+def _refuse_no_number(
+    scale: Any, name: str, instead: str = "multiply q by it and give {name}=1.0, or "
+) -> None:
     if getattr(scale, "requires_grad", False):
         raise TypeError(
-            f"{name}: a tensor that requires a gradient, but attention has none of it; multiply q "
-            f"by it and give {name}=1.0, or give float({name}.detach())"
+            f"{name}: a tensor that requires a gradient, but attention has none of it; "
+            f"{instead.format(name=name)}give float({name}.detach())"
         )
     dtype = str(getattr(scale, "dtype", "float"))
     is_number = hasattr(scale, "__float__") and not isinstance(scale, bool)

@@ -46,6 +46,8 @@ class CallArguments(NamedTuple):
     deterministic: bool
     num_threads: int = 0
     """Of the CPU, forward and backward; 0: all."""
+    softcap: float = 0.0
+    """0: none."""
 
 
 def threads_of_call(said: int) -> int:
@@ -81,14 +83,15 @@ def plan_of(
     is_backward = direction == "backward"
     is_deterministic = call.deterministic and is_backward
     number = number_of(call.mask)
-    descriptor = number, q, k, v, bias, call.heads_first, is_backward, is_deterministic
+    how = call.softcap != 0, call.heads_first, is_backward, is_deterministic
+    descriptor = number, q, k, v, bias, *how
     plan = _find_cached(*descriptor)
     if plan is not None:
         return plan
     refuse_layouts(q=q, k=k, v=v, bias=bias)
     # Parameters, and tensors before PyTorch 2.10, do not describe themselves to C.
     tensors = tuple((x.shape, x.dtype, x.device) for x in (q, k, v))
-    key = number, tensors, bias is None, call.heads_first, direction, is_deterministic
+    key = number, tensors, bias is None, *how
     plan = plans.of_call(key)
     if plan is not None:
         return plan
@@ -133,6 +136,7 @@ def _geometry(
         None if place is None else place.device,
         direction,
         call.deterministic and direction == "backward" and place is not None,
+        has_softcap=call.softcap != 0,
     )
     return extents, geometry, place
 
@@ -194,8 +198,9 @@ def forward_with_out_low(q: Any, k: Any, v: Any, bias: Any, call: CallArguments)
 
 def forward(q: Any, k: Any, v: Any, bias: Any, call: CallArguments, with_lse: bool) -> Any:
     """The result, or with_lse (result, log-sum-exp)."""
-    mask, scale, heads_first, _, num_threads = call
-    cached = run_cached(number_of(mask), q, k, v, bias, scale, heads_first, with_lse, num_threads)
+    mask, scale, heads_first, _, num_threads, cap = call
+    words = scale, cap, heads_first, with_lse, num_threads
+    cached = run_cached(number_of(mask), q, k, v, bias, *words)
     return _forward(q, k, v, bias, call, with_lse) if cached is None else cached
 
 
@@ -222,9 +227,11 @@ def run_forward(
     lengths: Lengths = NO_LENGTHS,
 ) -> None:
     """Attention by a plan into new memory, which has no gaps."""
-    words = call.softmax_scale, call.heads_first, out_low, call.num_threads, None, *lengths
+    words = call.softmax_scale, call.heads_first, out_low, call.num_threads, None
     for _ in range(2):
-        unreadable = _fdma.attention_call(plan, q, k, v, bias, out, lse, *words)
+        unreadable = _fdma.attention_call(
+            plan, q, k, v, bias, out, lse, *words, *lengths, call.softcap
+        )
         if not unreadable:
             break
         q, k, v, bias = _contiguous(unreadable, q, k, v, bias)
@@ -285,6 +292,7 @@ def backward(
             call.num_threads,
             None,
             *lengths,
+            call.softcap,
         )
         if not unreadable:
             break

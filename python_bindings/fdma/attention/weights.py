@@ -25,7 +25,7 @@ def check_size(name: str, batch: int, heads: int, q_len: int, kv_len: int) -> No
 
 
 def attention_weights(
-    q: Any, k: Any, mask: BlockMask, bias: Any, scale: float | None, lse: Any
+    q: Any, k: Any, mask: BlockMask, bias: Any, scale: float | None, lse: Any, softcap: float = 0.0
 ) -> Any:
     """The probabilities, float32 [batch, heads, q_len, kv_len].
 
@@ -35,6 +35,8 @@ def attention_weights(
     group = q.shape[1] // k.shape[1]
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     logits = q.float() @ k.float().repeat_interleave(group, 1).mT * factor
+    if softcap:
+        logits = softcap * torch.tanh(logits / softcap)
     if bias is not None:
         logits = logits + bias.float().repeat_interleave(group, 1)[:, :, None]
     cells = torch.from_numpy(mask.to_dense()).to(q.device)

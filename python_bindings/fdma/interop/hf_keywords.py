@@ -58,7 +58,6 @@ _REFUSED = {
     "position_bias": ("a bias per query and key is", _EAGER_OR_SDPA),
     "s_aux": ("attention sinks are", _EAGER_OR_FLEX),
     "sinks": ("attention sinks are", _EAGER),
-    "softcap": ("a cap on logits is", _EAGER_OR_FLEX),
 }
 
 

@@ -1,8 +1,10 @@
 """Attention over a text with tables that are tensors of the graph: for torch.compile and export.
 
     fdma::attention_with_tables(Tensor q, Tensor k, Tensor v, Tensor[] tables, str text,
-                                float scale, bool deterministic) -> (Tensor, Tensor)
-    fdma::attention_with_tables_backward(Tensor dout, .., Tensor out, Tensor lse)
+                                float scale, bool deterministic, float softcap=0.0)
+                                -> (Tensor, Tensor)
+    fdma::attention_with_tables_backward(Tensor dout, .., Tensor out, Tensor lse,
+                                float softcap=0.0)
                                 -> (Tensor, Tensor, Tensor)
 
 The mask is compiled when the graph runs. It is cached by the contents of the tables, so that the
@@ -19,6 +21,7 @@ import numpy as np
 import torch
 
 from ..attention.pytorch import autocast
+from ..attention.shapes import checked_softcap
 from ..attention.tensors import (
     CallArguments,
     backward,
@@ -64,19 +67,33 @@ def _held(table: Any) -> tuple[bytes, str, tuple[int, ...]]:
 
 
 def attention_with_tables(
-    q: Any, k: Any, v: Any, tables: list[Any], text: str, scale: float | None, deterministic: bool
+    q: Any,
+    k: Any,
+    v: Any,
+    tables: list[Any],
+    text: str,
+    scale: float | None,
+    deterministic: bool,
+    softcap: float | None = None,
 ) -> Any:
     """`fdma.attention` over a text with tables, heads before lengths."""
     q, k, v = autocast(q, k, v)
     factor = 0.0 if scale is None else scale
-    return _attention(q, k, v, tables, text, factor, deterministic)[0]
+    cap = checked_softcap(softcap)
+    return _attention(q, k, v, tables, text, factor, deterministic, cap)[0]
 
 
 def _call(
-    q: Any, k: Any, tables: list[Any], text: str, scale: float, deterministic: bool
+    q: Any,
+    k: Any,
+    tables: list[Any],
+    text: str,
+    scale: float,
+    deterministic: bool,
+    softcap: float = 0.0,
 ) -> CallArguments:
     mask = table_mask(text, tables, q.shape[0], q.shape[2], k.shape[2])
-    return CallArguments(mask, scale, True, deterministic, threads_of_call(NOT_SAID))
+    return CallArguments(mask, scale, True, deterministic, threads_of_call(NOT_SAID), softcap)
 
 
 def _run_forward(q: Any, k: Any, v: Any, *words: Any) -> Any:
@@ -85,8 +102,8 @@ def _run_forward(q: Any, k: Any, v: Any, *words: Any) -> Any:
 
 
 def _run_backward(dout: Any, q: Any, k: Any, v: Any, *rest: Any) -> Any:
-    *words, out, lse = rest
-    call = _call(q, k, *words)
+    tables, text, scale, deterministic, out, lse, *softcap = rest  # PyTorch omits a default
+    call = _call(q, k, tables, text, scale, deterministic, *softcap)
     return tuple(backward(q, k, v, None, out, lse, None, dout, None, call, False)[:3])
 
 
@@ -102,13 +119,13 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     q, k, v, tables, *words = inputs
     ctx.save_for_backward(q, k, v, *tables, *output)
     ctx.mark_non_differentiable(output[1])
-    ctx.words = words
+    ctx.words, ctx.softcap = words[:3], words[3:]
 
 
 def _backward(ctx: Any, dout: Any, _: Any) -> Any:
     q, k, v, *tables, out, lse = ctx.saved_tensors
-    grads = _attention_backward(dout, q, k, v, tables, *ctx.words, out, lse)
-    return *grads, [None] * len(tables), None, None, None
+    grads = _attention_backward(dout, q, k, v, tables, *ctx.words, out, lse, *ctx.softcap)
+    return *grads, [None] * len(tables), *(None for _ in (*ctx.words, *ctx.softcap))
 
 
 def _backward_of_backward(ctx: Any, *_: Any) -> Any:
@@ -120,14 +137,14 @@ _attention = torch.library.custom_op(
     "fdma::attention_with_tables",
     _run_forward,
     mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, {_WORDS}) -> (Tensor, Tensor)",
+    schema=f"(Tensor q, Tensor k, Tensor v, {_WORDS}, float softcap=0.0) -> (Tensor, Tensor)",
 )
 _attention_backward = torch.library.custom_op(
     "fdma::attention_with_tables_backward",
     _run_backward,
     mutates_args=(),
-    schema=f"(Tensor dout, Tensor q, Tensor k, Tensor v, {_WORDS}, Tensor out, Tensor lse) "
-    "-> (Tensor, Tensor, Tensor)",
+    schema=f"(Tensor dout, Tensor q, Tensor k, Tensor v, {_WORDS}, Tensor out, Tensor lse, "
+    "float softcap=0.0) -> (Tensor, Tensor, Tensor)",
 )
 _attention.register_fake(_describe_forward)
 _attention_backward.register_fake(_describe_backward)

@@ -54,11 +54,11 @@ AttentionPlan make_attention_plan(const BlockMask& mask, std::optional<std::int6
                                   std::int64_t head_dim, std::optional<std::int64_t> head_dim_v,
                                   const std::string& dtype,
                                   const std::optional<std::string>& out_dtype, bool key_bias,
-                                  const std::string& backend, std::pair<int, int> tile,
-                                  const std::string& columns, const std::string& split,
-                                  const std::string& pack, std::int64_t num_workers,
-                                  const std::string& form, const std::string& direction,
-                                  int num_threads) {
+                                  bool softcap, const std::string& backend,
+                                  std::pair<int, int> tile, const std::string& columns,
+                                  const std::string& split, const std::string& pack,
+                                  std::int64_t num_workers, const std::string& form,
+                                  const std::string& direction, int num_threads) {
   AttentionShape shape;
   shape.batch = batch.value_or(mask.shape.num_batches);
   shape.heads_q = checked_count("heads_q", heads_q);
@@ -80,7 +80,8 @@ AttentionPlan make_attention_plan(const BlockMask& mask, std::optional<std::int6
   options.direction = value_or_throw(parse_direction(direction));
   options.num_threads = num_threads;
   const nb::gil_scoped_release released;
-  return value_or_throw(make_plan(mask, shape, {.key_bias = key_bias}, options));
+  return value_or_throw(
+      make_plan(mask, shape, {.softcap = softcap, .key_bias = key_bias}, options));
 }
 
 void check_rank(std::string_view name, const TensorView& view, int rank, const char* layout) {
@@ -223,9 +224,11 @@ nb::object results_of(const CallArrays& arrays, bool return_lse) {
   return nb::make_tuple(arrays.out.object, arrays.lse.object);
 }
 
-AttentionPlan plan_for(const BlockMask& mask, const CallArrays& arrays, DType out_dtype) {
+AttentionPlan plan_for(const BlockMask& mask, const CallArrays& arrays, DType out_dtype,
+                       bool has_softcap) {
   const nb::gil_scoped_release released;
-  const ScoreSpec score{.key_bias = arrays.tensors.key_bias.data != nullptr};
+  const ScoreSpec score{.softcap = has_softcap,
+                        .key_bias = arrays.tensors.key_bias.data != nullptr};
   PlanOptions options;
   options.backend = backend_for(arrays.place().device);
   return value_or_throw(make_plan(mask, shape_of(mask, arrays.tensors, out_dtype), score, options));
@@ -238,7 +241,7 @@ void refuse_place(const Place& got, const std::string& expected) {
 
 // The plan of a mask, or a given plan, prepared for one call. Its destructor waits for the call.
 std::unique_ptr<HeldPlan> prepared_for_call(const MaskOrPlan& mask, const CallArrays& arrays,
-                                            DType out_dtype, Stream stream) {
+                                            DType out_dtype, bool has_softcap, Stream stream) {
   std::shared_ptr<const AttentionPlan> plan;
   if (const auto* const given = std::get_if<std::shared_ptr<AttentionPlan>>(&mask)) {
     plan = *given;
@@ -250,7 +253,7 @@ std::unique_ptr<HeldPlan> prepared_for_call(const MaskOrPlan& mask, const CallAr
     }
   } else {
     plan = std::make_shared<AttentionPlan>(
-        plan_for(*std::get<const BlockMask*>(mask), arrays, out_dtype));
+        plan_for(*std::get<const BlockMask*>(mask), arrays, out_dtype, has_softcap));
   }
   const nb::gil_scoped_release released;
   return std::make_unique<HeldPlan>(prepared(std::move(plan), stream));
@@ -288,7 +291,7 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, const MaskOrPlan&
                      const std::optional<nb::object>& lse, bool return_lse,
                      const std::optional<nb::object>& q_lens,
                      const std::optional<nb::object>& kv_lens,
-                     const std::optional<nb::object>& cu_seqlens, bool waits) {
+                     const std::optional<nb::object>& cu_seqlens, bool waits, float softcap) {
   if (softmax_scale && (!std::isfinite(*softmax_scale) || *softmax_scale == 0)) {
     refuse(ErrorCode::invalid_argument,
            fmt::format("softmax_scale: expected a finite number other than 0, got {}",
@@ -306,6 +309,7 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, const MaskOrPlan&
   const DType out_dtype = out_dtype_of(mask, arrays);
   AttentionOptions options;
   options.softmax_scale = softmax_scale.value_or(0);
+  options.softcap = softcap;
   options.num_threads = num_threads;
   const CallStream call(arrays.place(), stream, q);
   const auto run_by = [&](const HeldPlan& plan) {
@@ -318,7 +322,7 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, const MaskOrPlan&
       refuse_place(arrays.place(), to_string(place) + ", where the plan is");
     results = run_by(**plan);
   } else {
-    auto plan_of_call = prepared_for_call(mask, arrays, out_dtype, call.stream());
+    auto plan_of_call = prepared_for_call(mask, arrays, out_dtype, softcap != 0, call.stream());
     results = run_by(*plan_of_call);
     const nb::gil_scoped_release released;
     plan_of_call.reset();
@@ -396,14 +400,16 @@ void bind_attention(nb::module_& module) {
       "make_plan", &make_attention_plan, nb::arg("mask"), nb::kw_only(),
       nb::arg("batch") = nb::none(), nb::arg("heads_q"), nb::arg("heads_kv") = nb::none(),
       nb::arg("head_dim"), nb::arg("head_dim_v") = nb::none(), nb::arg("dtype") = "float32",
-      nb::arg("out_dtype") = nb::none(), nb::arg("key_bias") = false, nb::arg("backend") = "cpu",
-      nb::arg("tile") = std::pair(0, 0), nb::arg("columns") = "automatic",
-      nb::arg("split") = "automatic", nb::arg("pack") = "automatic", nb::arg("num_workers") = 0,
-      nb::arg("form") = "segments", nb::arg("direction") = "forward", nb::arg("num_threads") = 0,
+      nb::arg("out_dtype") = nb::none(), nb::arg("key_bias") = false, nb::arg("softcap") = false,
+      nb::arg("backend") = "cpu", nb::arg("tile") = std::pair(0, 0),
+      nb::arg("columns") = "automatic", nb::arg("split") = "automatic",
+      nb::arg("pack") = "automatic", nb::arg("num_workers") = 0, nb::arg("form") = "segments",
+      nb::arg("direction") = "forward", nb::arg("num_threads") = 0,
       nb::sig(
           "def make_plan(mask: BlockMask, *, batch: int | None = None, heads_q: int, heads_kv: int "
           "| None = None, head_dim: int, head_dim_v: int | None = None, dtype: _DType = 'float32', "
-          "out_dtype: _DType | None = None, key_bias: bool = False, backend: Literal['cpu', "
+          "out_dtype: _DType | None = None, key_bias: bool = False, softcap: bool = False, "
+          "backend: Literal['cpu', "
           "'sm90', 'auto'] = 'cpu', tile: tuple[int, int] = (0, 0), columns: Literal['automatic', "
           "'scan', 'gather', 'reorder'] = 'automatic', split: Literal['automatic', 'never'] = "
           "'automatic', pack: Literal['automatic', 'never'] = 'automatic', num_workers: int = 0, "
@@ -416,7 +422,8 @@ void bind_attention(nb::module_& module) {
       "attention_backward_call. tile is (queries, keys); (0, 0) leaves the choice\n"
       "to the backend. num_workers counts the workers that rows are split for; 0\n"
       "means 132 on a GPU. num_threads counts the threads of the CPU that make the\n"
-      "plan (0 means all) and does not change it. ValueError is raised for counts\n"
+      "plan (0 means all) and does not change it. key_bias and softcap say whether\n"
+      "each call brings one. ValueError is raised for counts\n"
       "of heads or batch elements that do not fit the mask, NotImplementedError for\n"
       "a plan that the backend does not run.");
   module.def("attention", &attention, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("mask"),
@@ -425,6 +432,7 @@ void bind_attention(nb::module_& module) {
              nb::arg("out") = nb::none(), nb::arg("lse") = nb::none(), nb::arg("return_lse") = true,
              nb::arg("q_lens") = nb::none(), nb::arg("kv_lens") = nb::none(),
              nb::arg("cu_seqlens") = nb::none(), nb::arg("waits") = false,
+             nb::arg("softcap") = 0.0F,
              "Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the\n"
              "log-sum-exp of each row.\n\n"
              "q is [batch, q_len, heads_q, head_dim], k [batch, kv_len, heads_kv,\n"
@@ -436,7 +444,8 @@ void bind_attention(nb::module_& module) {
              "q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,\n"
              "documents + 1], lie on the device of q and replace the lengths and documents\n"
              "of a closed-form plan. On a GPU a call by a PreparedPlan returns after the\n"
-             "launch; with waits=True it returns when the results are there.");
+             "launch; with waits=True it returns when the results are there. softcap is that\n"
+             "of attention_call.");
   module.def("cpu_target", &cpu_target,
              "Returns the name of the instruction set with which the CPU backend runs\n"
              "here.");

@@ -75,7 +75,7 @@ struct CallLengths {
 int attention_call(const HeldPlan& plan, nb::handle q, nb::handle k, nb::handle v,
                    nb::handle key_bias, nb::handle out, nb::handle lse, float softmax_scale,
                    bool heads_first, nb::handle out_low, int num_threads, nb::handle stream,
-                   nb::handle q_lens, nb::handle kv_lens, nb::handle cu_seqlens) {
+                   nb::handle q_lens, nb::handle kv_lens, nb::handle cu_seqlens, float softcap) {
   const Place place = plan.place();
   const InputArray inputs[] = {taken("q", q, 4, place), taken("k", k, 4, place),
                                taken("v", v, 4, place)};
@@ -95,7 +95,7 @@ int attention_call(const HeldPlan& plan, nb::handle q, nb::handle k, nb::handle 
   }
   const CallLengths lengths(q_lens, kv_lens, cu_seqlens, place);
   lengths.set(tensors);
-  launch_forward(plan, tensors, heads_first, softmax_scale, num_threads, stream, q);
+  launch_forward(plan, tensors, heads_first, {softmax_scale, softcap, num_threads}, stream, q);
   return 0;
 }
 
@@ -124,7 +124,7 @@ int attention_backward_call(const HeldPlan& plan, nb::handle q, nb::handle k, nb
                             nb::handle dkey_bias, float softmax_scale, bool heads_first,
                             bool deterministic, nb::handle workspace, nb::handle out_low,
                             int num_threads, nb::handle stream, nb::handle q_lens,
-                            nb::handle kv_lens, nb::handle cu_seqlens) {
+                            nb::handle kv_lens, nb::handle cu_seqlens, float softcap) {
   const Place place = plan.place();
   std::vector<InputArray> owners;
   const auto read = [&](const char* name, nb::handle object, int rank) -> TensorView {
@@ -161,6 +161,7 @@ int attention_backward_call(const HeldPlan& plan, nb::handle q, nb::handle k, nb
   }
   BackwardOptions options;
   options.softmax_scale = softmax_scale;
+  options.softcap = softcap;
   options.deterministic = deterministic;
   options.num_threads = num_threads;
   MutableTensorView memory;
@@ -189,11 +190,13 @@ void bind_attention_call(nb::module_& module) {
              nb::arg("out_low").none() = nb::none(), nb::arg("num_threads") = 0,
              nb::arg("stream").none() = nb::none(), nb::arg("q_lens").none() = nb::none(),
              nb::arg("kv_lens").none() = nb::none(), nb::arg("cu_seqlens").none() = nb::none(),
+             nb::arg("softcap") = 0.0F,
              nb::sig("def attention_call(plan: PreparedPlan, q: Array, k: Array, v: Array, "
                      "key_bias: Array | None, out: Array, lse: Array | None, softmax_scale: float "
                      "= 0.0, heads_first: bool = False, out_low: Array | None = None, num_threads: "
                      "int = 0, stream: _Stream | None = None, q_lens: Array | None = None, "
-                     "kv_lens: Array | None = None, cu_seqlens: Array | None = None) -> int"),
+                     "kv_lens: Array | None = None, cu_seqlens: Array | None = None, softcap: "
+                     "float = 0.0) -> int"),
              "Computes attention by a plan into out and lse, and returns 0.\n\n"
              "q, k, v and out are [batch, len, heads, head_dim], or [batch, heads, len,\n"
              "head_dim] with heads_first. key_bias is float32 [batch, heads_kv, kv_len]\n"
@@ -202,7 +205,9 @@ void bind_attention_call(nb::module_& module) {
              "lse. softmax_scale 0 means 1 / sqrt(head_dim). out_low has the shape and\n"
              "type of out, of 16 bits; it receives the low half of O for\n"
              "attention_backward_call. num_threads counts threads of the CPU; 0 means all.\n"
-             "q_lens, kv_lens and cu_seqlens are those of attention.\n\n"
+             "q_lens, kv_lens and cu_seqlens are those of attention. softcap is given where\n"
+             "the plan has one, and 0 elsewhere: a scaled product x becomes\n"
+             "softcap * tanh(x / softcap).\n\n"
              "If kernels cannot read some of the tensors with their strides, nothing is\n"
              "written and the result has bit i set for the i-th of q, k, v, key_bias that\n"
              "must be made contiguous. The caller computes gradients.");
@@ -215,13 +220,14 @@ void bind_attention_call(nb::module_& module) {
       nb::arg("out_low").none() = nb::none(), nb::arg("num_threads") = 0,
       nb::arg("stream").none() = nb::none(), nb::arg("q_lens").none() = nb::none(),
       nb::arg("kv_lens").none() = nb::none(), nb::arg("cu_seqlens").none() = nb::none(),
+      nb::arg("softcap") = 0.0F,
       nb::sig("def attention_backward_call(plan: PreparedPlan, q: Array, k: Array, v: Array, "
               "key_bias: Array | None, out: Array, lse: Array, dout: Array, dlse: Array | None, "
               "dq: Array, dk: Array, dv: Array, dkey_bias: Array | None, softmax_scale: float = "
               "0.0, heads_first: bool = False, deterministic: bool = False, workspace: Array | "
               "None = None, out_low: Array | None = None, num_threads: int = 0, stream: _Stream | "
               "None = None, q_lens: Array | None = None, kv_lens: Array | None = None, "
-              "cu_seqlens: Array | None = None) -> int"),
+              "cu_seqlens: Array | None = None, softcap: float = 0.0) -> int"),
       "Computes the gradients of attention_call into dq, dk, dv and dkey_bias, and\n"
       "returns 0.\n\n"
       "plan has direction 'backward'. dq, dk, dv and dout have the shapes of q, k,\n"
@@ -232,7 +238,7 @@ void bind_attention_call(nb::module_& module) {
       "plan.workspace_nbytes bytes that nothing else uses on the stream during the\n"
       "call; None means that which the stream's calls share. num_threads counts\n"
       "threads of the CPU; 0 means all. q_lens, kv_lens and cu_seqlens are those of\n"
-      "the forward call. Gradients of rows past the lengths are 0.\n\n"
+      "the forward call, as is softcap. Gradients of rows past the lengths are 0.\n\n"
       "If kernels cannot read some of the tensors with their strides, nothing is\n"
       "written and the result has bit i set for the i-th of q, k, v, key_bias,\n"
       "dout, dlse that must be made contiguous.");

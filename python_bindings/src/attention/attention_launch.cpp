@@ -28,7 +28,7 @@ bool is_readable(const TensorView& view) {
 }
 
 void launch_forward(const HeldPlan& plan, AttentionTensors tensors, bool heads_first,
-                    float softmax_scale, int num_threads, nb::handle stream, nb::handle array) {
+                    const CallNumbers& numbers, nb::handle stream, nb::handle array) {
   if (heads_first) {
     put_lengths_first(tensors.q);
     put_lengths_first(tensors.kv.k);
@@ -37,8 +37,9 @@ void launch_forward(const HeldPlan& plan, AttentionTensors tensors, bool heads_f
     put_lengths_first(tensors.out_low);
   }
   AttentionOptions options;
-  options.softmax_scale = softmax_scale;
-  options.num_threads = num_threads;
+  options.softmax_scale = numbers.softmax_scale;
+  options.softcap = numbers.softcap;
+  options.num_threads = numbers.num_threads;
   const CallStream call(plan.place(), stream, array);
   const nb::gil_scoped_release released;
   if (has_rows_past_lengths(plan.plan().shape(), tensors)) {

@@ -34,13 +34,17 @@ void put_lengths_first(View& view) {
   std::swap(view.strides[1], view.strides[2]);
 }
 
+/// The numbers of a forward call. 0 stands for 1 / sqrt(head_dim), no softcap, all CPU threads.
+struct CallNumbers {
+  float softmax_scale, softcap;
+  int num_threads;
+};
+
 /// Runs attention over readable tensors by a plan that fits them, and writes lse and out_low if
 /// they have data. Rows past lengths are 0 in out and -inf in lse; those of out_low are not
 /// written. heads_first: q, k, v, out are [batch, heads, len, head_dim]. `stream` and `array` are
-/// those of CallStream. num_threads: CPU threads; 0 means all. The caller holds the GIL, and the
-/// call releases it while it runs.
+/// those of CallStream. The caller holds the GIL, and the call releases it while it runs.
 void launch_forward(const HeldPlan& plan, AttentionTensors tensors, bool heads_first,
-                    float softmax_scale, int num_threads, nanobind::handle stream,
-                    nanobind::handle array);
+                    const CallNumbers& numbers, nanobind::handle stream, nanobind::handle array);
 
 }  // namespace fdma::python

@@ -72,7 +72,8 @@ struct CallKey {
   std::array<std::int64_t, 12> extents{};  ///< the extents of q, then k, then v
   std::int32_t device = 0;                 ///< -1: the host
   std::uint8_t dtype = 0;
-  bool has_key_bias = false, heads_first = false, is_backward = false, is_deterministic = false;
+  bool has_key_bias = false, has_softcap = false, heads_first = false, is_backward = false,
+       is_deterministic = false;
   friend bool operator==(const CallKey&, const CallKey&) = default;
 };
 
@@ -85,8 +86,9 @@ struct CallKeyHash {
     };
     for (const std::int64_t extent : key.extents) add(static_cast<std::uint64_t>(extent));
     add(static_cast<std::uint64_t>(key.device) << 16 | std::uint64_t{key.dtype} << 8 |
-        std::uint64_t{key.has_key_bias} << 3 | std::uint64_t{key.heads_first} << 2 |
-        std::uint64_t{key.is_backward} << 1 | std::uint64_t{key.is_deterministic});
+        std::uint64_t{key.has_softcap} << 4 | std::uint64_t{key.has_key_bias} << 3 |
+        std::uint64_t{key.heads_first} << 2 | std::uint64_t{key.is_backward} << 1 |
+        std::uint64_t{key.is_deterministic});
     return hash;
   }
 };
@@ -100,7 +102,8 @@ struct CallDescriptor {
 /// Empty if a tensor has no descriptor, if q, k and v differ in element type, if a tensor is on
 /// another device than q, or if q, k or v has no elements.
 std::optional<CallDescriptor> call_descriptor(std::int64_t mask, nb::handle q, nb::handle k,
-                                              nb::handle v, nb::handle key_bias, bool heads_first) {
+                                              nb::handle v, nb::handle key_bias, bool has_softcap,
+                                              bool heads_first) {
   const std::optional<TensorDescriptor> all[] = {described(q, 4), described(k, 4), described(v, 4)};
   CallDescriptor call;
   CallKey& key = call.key;
@@ -118,6 +121,7 @@ std::optional<CallDescriptor> call_descriptor(std::int64_t mask, nb::handle q, n
   key.mask = mask;
   key.device = is_on_host ? -1 : all[0]->device;
   key.dtype = static_cast<std::uint8_t>(all[0]->view.dtype);
+  key.has_softcap = has_softcap;
   key.heads_first = heads_first;
   call.tensors.q = all[0]->view;
   call.tensors.kv = {KvLayout::contiguous, all[1]->view, all[2]->view};
@@ -163,9 +167,10 @@ class CachedCalls {
         new_outputs_(std::move(new_outputs)) {}
 
   bool add(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle key_bias,
-           bool heads_first, bool is_backward, bool is_deterministic, nb::object entry,
-           nb::object lse_like) {
-    std::optional<CallDescriptor> call = call_descriptor(mask, q, k, v, key_bias, heads_first);
+           bool has_softcap, bool heads_first, bool is_backward, bool is_deterministic,
+           nb::object entry, nb::object lse_like) {
+    std::optional<CallDescriptor> call =
+        call_descriptor(mask, q, k, v, key_bias, has_softcap, heads_first);
     if (!call) return false;
     if (calls_.size() >= kMaxCalls) calls_.clear();
     CachedCall cached{nullptr, entry, entry.attr("plan"), std::move(lse_like)};
@@ -175,9 +180,9 @@ class CachedCalls {
   }
 
   nb::object find(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle key_bias,
-                  bool heads_first, bool is_backward, bool is_deterministic) {
+                  bool has_softcap, bool heads_first, bool is_backward, bool is_deterministic) {
     const std::optional<CallDescriptor> call =
-        call_descriptor(mask, q, k, v, key_bias, heads_first);
+        call_descriptor(mask, q, k, v, key_bias, has_softcap, heads_first);
     if (!call) return nb::none();
     const auto found = calls_.find(key_of(*call, is_backward, is_deterministic));
     if (found == calls_.end()) return nb::none();
@@ -186,8 +191,10 @@ class CachedCalls {
   }
 
   nb::object run(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle key_bias,
-                 float softmax_scale, bool heads_first, bool wants_lse, int num_threads) {
-    std::optional<CallDescriptor> call = call_descriptor(mask, q, k, v, key_bias, heads_first);
+                 float softmax_scale, float softcap, bool heads_first, bool wants_lse,
+                 int num_threads) {
+    std::optional<CallDescriptor> call =
+        call_descriptor(mask, q, k, v, key_bias, softcap != 0, heads_first);
     if (!call) return nb::none();
     const auto found = calls_.find(call->key);
     if (found == calls_.end()) return nb::none();
@@ -208,7 +215,8 @@ class CachedCalls {
     }
     tensors.out = written(out, 4);
     if (wants_lse) tensors.lse = written(lse, 3);
-    launch_forward(*cached.plan, tensors, heads_first, softmax_scale, num_threads, nb::none(), q);
+    launch_forward(*cached.plan, tensors, heads_first, {softmax_scale, softcap, num_threads},
+                   nb::none(), q);
     return wants_lse ? nb::object(nb::make_tuple(out, lse)) : out;
   }
 
@@ -249,8 +257,8 @@ void bind_cached_calls(nb::module_& module) {
   nb::class_<CachedCalls>(
       module, "CachedCalls",
       "A cache of the plans of calls on PyTorch's tensors.\n\n"
-      "The key of a call is the number of its mask and the descriptors of q, k, v\n"
-      "and the key bias.")
+      "The key of a call is the number of its mask, the descriptors of q, k, v and\n"
+      "the key bias, and whether it has a softcap.")
       .def(nb::init<nb::object, nb::object, nb::object>(), nb::arg("empty_like"),
            nb::arg("contiguous"), nb::arg("new_outputs"),
            "Takes the functions that allocate results.\n\n"
@@ -258,19 +266,20 @@ void bind_cached_calls(nb::module_& module) {
            "new_outputs(q, k, v, heads_first, with_lse) returns (out, lse or None); it\n"
            "is called where a tensor like q cannot hold the result.")
       .def("add", &CachedCalls::add, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-           nb::arg("key_bias").none(), nb::arg("heads_first"), nb::arg("is_backward"),
-           nb::arg("is_deterministic"), nb::arg("entry"), nb::arg("lse_like"),
+           nb::arg("key_bias").none(), nb::arg("has_softcap"), nb::arg("heads_first"),
+           nb::arg("is_backward"), nb::arg("is_deterministic"), nb::arg("entry"),
+           nb::arg("lse_like"),
            "Adds a call, which is then made by entry.plan, and returns True.\n\n"
            "Each use sets entry.last_use to the time in nanoseconds. lse_like has the\n"
            "extents, type and device of the log-sum-exp, with any strides. The result is\n"
            "False, and nothing is added, if a tensor has no descriptor in C.")
       .def("find", &CachedCalls::find, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-           nb::arg("key_bias").none(), nb::arg("heads_first"), nb::arg("is_backward"),
-           nb::arg("is_deterministic"),
+           nb::arg("key_bias").none(), nb::arg("has_softcap"), nb::arg("heads_first"),
+           nb::arg("is_backward"), nb::arg("is_deterministic"),
            "Returns the plan of a call, or None if the cache does not hold it.")
       .def("run", &CachedCalls::run, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-           nb::arg("key_bias").none(), nb::arg("softmax_scale"), nb::arg("heads_first"),
-           nb::arg("wants_lse"), nb::arg("num_threads"),
+           nb::arg("key_bias").none(), nb::arg("softmax_scale"), nb::arg("softcap"),
+           nb::arg("heads_first"), nb::arg("wants_lse"), nb::arg("num_threads"),
            "Computes attention by the cached forward plan, and returns out, or (out,\n"
            "lse) with wants_lse.\n\n"
            "The plan was added with is_backward=False and is_deterministic=False.\n"

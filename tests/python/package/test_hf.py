@@ -40,13 +40,20 @@ def gemma() -> Any:
     return transformers.Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=7, layer_types=KINDS)
 
 
+def gemma_2() -> Any:
+    """Logits of attention are capped by 0.5, far below the largest ones."""
+    return transformers.Gemma2Config(
+        **SIZES, head_dim=16, sliding_window=5, attn_logit_softcapping=0.5, query_pre_attn_scalar=4
+    )
+
+
 MODELS = {"llama": llama, "mistral": mistral, "gemma": gemma}
 
 
-def pair(make: Any) -> list[Any]:
-    """Returns the same model twice, with sdpa and with fdma."""
+def pair(make: Any, other: str = "sdpa") -> list[Any]:
+    """Returns the same model twice, with another attention and with fdma."""
     models = []
-    for name in ("sdpa", "fdma"):
+    for name in (other, "fdma"):
         torch.manual_seed(0)
         config = make()
         config._attn_implementation = name
@@ -167,17 +174,13 @@ def gpt_2() -> Any:
     )
 
 
-@pytest.mark.parametrize("make", [llama, mistral, gemma, qwen, gpt_2])
+@pytest.mark.parametrize("make", [llama, mistral, gemma, gemma_2, qwen, gpt_2])
 def test_models_are_as_by_eager(make: Any) -> None:
     """Logits and gradients agree up to rounding, and tokens are equal.
 
     Caches that grow and static caches are both tested.
     """
-    _, b = pair(make)
-    config = make()
-    config._attn_implementation = "eager"
-    a = transformers.AutoModelForCausalLM.from_config(config).eval()
-    a.load_state_dict(b.state_dict())
+    a, b = pair(make, "eager")
     tokens, mask = prompt(), padding(30, "left")
     seen = mask.bool()
     expected, out = (m(tokens, attention_mask=mask).logits[seen] for m in (a, b))
@@ -205,8 +208,8 @@ def test_what_is_not_there_is_named() -> None:
     forward = hf.attention_forward
     with pytest.raises(NotImplementedError, match="dropout: attention has none"):
         forward(module, q, q, q, None, dropout=0.1)
-    with pytest.raises(NotImplementedError, match="softcap: a cap on logits"):
-        forward(module, q, q, q, None, softcap=30.0)
+    with pytest.raises(ValueError, match="softcap: expected a number above 0"):
+        forward(module, q, q, q, None, softcap=-30.0)
     with pytest.raises(NotImplementedError, match="s_aux: attention sinks"):
         forward(module, q, q, q, None, s_aux=torch.zeros(2))
     with pytest.raises(TypeError, match=r"attention_mask: expected a mask of fdma.hf, got str"):

@@ -104,16 +104,11 @@ def gpt_oss() -> Any:
     )  # fmt: skip
 
 
-def gemma_2() -> Any:
-    return transformers.Gemma2Config(**SIZES, head_dim=16, sliding_window=5)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         pytest.param(deepseek, r'^indices: .*"eager" or "sdpa"', id="DeepSeek V3.2"),
         pytest.param(gpt_oss, r'^s_aux: .*"eager" or "flex_attention"', id="gpt-oss"),
-        pytest.param(gemma_2, r'^softcap: .*"eager" or "flex_attention"', id="Gemma 2"),
     ],
 )
 def test_models_with_more_than_a_mask_are_refused(make: Any, message: str) -> None:

@@ -189,7 +189,6 @@ KEYWORDS: list[tuple[str, str]] = [
         "FDMA has masks and a bias per key (bias=), no functions of scores; a condition goes into "
         "the mask, fdma.compile(mask_mod, q_len)",
     ),
-    ("softcap", "a cap on logits is not there"),
     ("window_size", _WINDOW_WORDS),
     ("sliding_window", _WINDOW_WORDS),
     ("sinks", _SINK_WORDS),
@@ -201,7 +200,7 @@ KEYWORDS: list[tuple[str, str]] = [
     (
         "frobnicate",
         "it has q, k, v, mask, bias, scale, layout, return_lse, deterministic, backend, "
-        "num_threads",
+        "num_threads, softcap",
     ),
 ]
 
