@@ -1,4 +1,4 @@
-// The two lowering engines. lower.cpp chooses one; the head of each engine's file has its method.
+// The three lowering engines. lower.cpp chooses one; the head of each engine's file has its method.
 //
 // An engine that gets a report fills it. One that declines appends itself and its reason to
 // `declined` and leaves the rest alone; one that makes the mask sets `engine`, `method`, the numbers
@@ -20,6 +20,14 @@ namespace fdma {
 /// where the meter stopped the work.
 std::optional<SegmentMask> lower_intervals(const IrProgram& program, BlockShape block,
                                            WorkMeter& meter, ProgramReport* report = nullptr);
+
+/// Periodic form (periodic/engine.cpp). The result is empty, and box form then decides, if the
+/// tiles of the mask do not repeat in a way that the engine can follow, or it cannot prove every
+/// cell defined; if it would not save most of the work of box form, unless `is_asked`; and where
+/// the meter stopped the work.
+std::optional<SegmentMask> lower_periodic(const IrProgram& program, BlockShape block,
+                                          int num_threads, bool is_asked, WorkMeter& meter,
+                                          ProgramReport* report = nullptr);
 
 /// Box form (boxes/engine.cpp), for any program. Errors: invalid_argument that names an undefined
 /// cell and its cause; the error with which the meter stopped the work.

@@ -20,17 +20,34 @@ std::int64_t num_tile_rows(const IrProgram& program, BlockShape block) {
 Result<SegmentMask> lower_program(const IrProgram& program, const LowerOptions& options,
                                   WorkMeter& meter, ProgramReport* report) {
   if (meter.must_stop()) return meter.error();
-  if (options.engine != LoweringEngine::box) {
+  const LoweringEngine engine = options.engine;
+  const auto done = [&](SegmentMask mask) {
+    meter.add_tile_rows(num_tile_rows(program, options.block));
+    return mask;
+  };
+  if (engine == LoweringEngine::automatic || engine == LoweringEngine::interval) {
     if (auto mask = lower_intervals(program, options.block, meter, report)) {
-      meter.add_tile_rows(num_tile_rows(program, options.block));
-      return *std::move(mask);
+      return done(*std::move(mask));
     }
     if (meter.must_stop()) return meter.error();
-    if (options.engine == LoweringEngine::interval) {
+    if (engine == LoweringEngine::interval) {
       return Error{ErrorCode::unsupported,
                    "engine: interval form cannot express this mask, or cannot prove all of its "
                    "cells defined; "
                    "use automatic or box"};
+    }
+  }
+  if (engine == LoweringEngine::automatic || engine == LoweringEngine::periodic) {
+    const bool is_asked = engine == LoweringEngine::periodic;
+    if (auto mask =
+            lower_periodic(program, options.block, options.num_threads, is_asked, meter, report)) {
+      return done(*std::move(mask));
+    }
+    if (meter.must_stop()) return meter.error();
+    if (is_asked) {
+      return Error{ErrorCode::unsupported,
+                   "engine: periodic form finds no tiles of this mask that repeat, or cannot prove "
+                   "all of its cells defined; use automatic or box"};
     }
   }
   return lower_boxes(program, options.block, options.num_threads, meter, report);
@@ -65,6 +82,8 @@ std::string_view to_string(LoweringEngine engine) {
       return "interval";
     case LoweringEngine::box:
       return "box";
+    case LoweringEngine::periodic:
+      return "periodic";
     default:
       return "automatic";
   }
