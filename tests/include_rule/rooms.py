@@ -14,7 +14,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         "algebra": ("bands", "segment"),
         "encodings": ("algebra", "segment"),
         "validate": ("segment",),
-        "stored": ("encodings", "validate"),
+        "stored": ("encodings", "segment", "validate"),
         "view": ("segment",),
         "interop": ("validate",),
     },

@@ -80,8 +80,9 @@ constexpr Residues geometric_sum(const Residues& ratio, std::uint64_t count) {
   return sum;
 }
 
-/// The powers of a point for every exponent below 2^32, byte by byte of the exponent.
-using PowerTable = std::array<std::array<Residues, 256>, 4>;
+/// The powers of a point for every exponent below 2^48, byte by byte of the exponent. A cell needs
+/// 32 bits; a pattern may be wider than the mask.
+using PowerTable = std::array<std::array<Residues, 256>, 6>;
 extern const PowerTable kPowersOfX, kPowersOfY;
 
 inline Residues table_power(const PowerTable& table, std::uint64_t exponent) {
@@ -91,7 +92,7 @@ inline Residues table_power(const PowerTable& table, std::uint64_t exponent) {
   }
   return result;
 }
-/// x^exponent and y^exponent, for exponents below 2^32. Cost: at most three products.
+/// x^exponent and y^exponent, for exponents in [0, 2^48). Cost: a product for each byte but one.
 inline Residues power_of_x(std::int64_t exponent) {
   return table_power(kPowersOfX, static_cast<std::uint64_t>(exponent));
 }

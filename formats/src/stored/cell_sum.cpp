@@ -8,6 +8,7 @@
 #include "encodings/parametric_rows.hpp"
 #include "fdma/base/parallel.hpp"
 #include "fdma/formats/segment_builder.hpp"
+#include "segment/pattern_bounds.hpp"
 
 namespace fdma {
 namespace {
@@ -93,8 +94,15 @@ class SegmentSum {
         whole_rows_(sum_of_rows(block_q_)),
         inverse_of_block_(inverse(power_of_y(block_kv_) - kResiduesOne)),
         full_tile_(whole_rows_ * sum_of_keys(0, block_kv_)),
-        bitmaps_(sums_of_bitmaps(mask.bitmaps, mask.block)) {
+        bitmaps_(sums_of_bitmaps(mask.bitmaps, mask.block)),
+        pattern_rows_(mask, [&](const PatternTile& tile) {
+          return tile_sum(tile) * power_of_y(tile.column * block_kv_);
+        }) {
     sum_panels();
+    for (const TilePattern& pattern : mask.patterns) {
+      const Residues turn = power_of_y(pattern.num_cols * block_kv_);
+      turns_.push_back({inverse(turn), inverse(turn - kResiduesOne)});
+    }
   }
 
   Residues run() const {
@@ -116,8 +124,10 @@ class SegmentSum {
             sum += corners(run, segment.first_tile, segment.step_first, run.num_rows) *
                    panels_[data_index];
             break;
-          case SegmentKind::columns:
           case SegmentKind::pattern:
+            sum += pattern(run, segment);
+            break;
+          case SegmentKind::columns:
             break;  // such masks do not come here
         }
       }
@@ -193,13 +203,107 @@ class SegmentSum {
            sum_of_keys(first * block_kv_, std::min(end * block_kv_, mask_.kv_len));
   }
 
+  // Patterns. All tiles of a pattern row before a border, those of endlessly many turns before it
+  // included, add up to y^start * (sum of a turn / (y^turn - 1) + tiles of the turn before the
+  // border); the tiles between two borders are a difference of two such sums.
+
+  // The sum of a tile of a pattern at row 0 and key 0.
+  const Residues& tile_sum(const PatternTile& tile) const {
+    return tile.bitmap == kFullTile ? full_tile_ : bitmaps_[static_cast<std::size_t>(tile.bitmap)];
+  }
+
+  struct Turn {  // of a pattern row: y^turn is the power of y for its keys
+    Residues inverse;
+    Residues inverse_less_1;
+  };
+
+  // The tiles before the border at tile column `col`, as if `row` were tile row 0.
+  Residues before_bound(std::size_t index, std::int64_t row, std::int64_t col) const {
+    const TilePattern& pattern = mask_.patterns[index];
+    const Turn& turn = turns_[index];
+    const PatternBound bound = bound_of(mask_, pattern, row, col);
+    const Residues tiles = pattern_rows_.before(bound.whole_turn) * turn.inverse_less_1 +
+                           pattern_rows_.before(bound.at);
+    if (bound.start >= 0) return tiles * power_of_y(bound.start * block_kv_);
+    return tiles * power_of_y((bound.start + pattern.num_cols) * block_kv_) * turn.inverse;
+  }
+
+  // The tiles before a border that moves, in all tile rows of a run.
+  Residues before_bounds(const TileRun& run, std::size_t index, std::int64_t col,
+                         std::int64_t step) const {
+    const std::int64_t period = bound_period(mask_.patterns[index], run.row_stride, step);
+    const std::int64_t num_rows = run.num_rows;
+    // Rows a period apart are a geometric series. The first rows may have one more of them.
+    const std::int64_t num_first = std::min(period, num_rows), more = num_rows % num_first;
+    Residues series = kResiduesOne, longer_series = kResiduesOne;
+    if (num_first < num_rows) {
+      const Residues ratio =
+          power_of_x(period * run.row_stride * block_q_) * step_of_y(period * step * block_kv_);
+      const auto terms = static_cast<std::uint64_t>(num_rows / num_first);
+      series = geometric_sum(ratio, terms);
+      longer_series = geometric_sum(ratio, terms + 1);
+    }
+    Residues sum{};
+    for (std::int64_t i = 0; i < num_first; ++i) {
+      const std::int64_t row = run.first_row + i * run.row_stride;
+      sum += before_bound(index, row, col + i * step) * power_of_x(row * block_q_) *
+             (i < more ? longer_series : series);
+    }
+    return sum;
+  }
+
+  Residues pattern(const TileRun& run, const TileSegment& segment) const {
+    const auto index = static_cast<std::size_t>(segment.data_index);
+    const Residues tiles = before_bounds(run, index, segment.end_tile, segment.step_end) -
+                           before_bounds(run, index, segment.first_tile, segment.step_first);
+    return tiles - missing_pattern_keys(run, segment) - missing_pattern_rows(run, segment);
+  }
+
+  // Cells past the last key, of full tiles of a pattern whose tile rows have block_q rows each.
+  Residues missing_pattern_keys(const TileRun& run, const TileSegment& segment) const {
+    const std::int64_t last_col = std::int64_t{mask_.num_tile_cols()} - 1;
+    if ((last_col + 1) * block_kv_ == mask_.kv_len) return {};
+    Residues rows{};  // the corners of the tile rows whose last tile is a full one of the pattern
+    for (std::int64_t i = 0; i < run.num_rows; ++i) {
+      if (segment.end_tile + i * segment.step_end <= last_col) continue;
+      const std::int64_t row = run.first_row + i * run.row_stride;
+      mask_.pattern_row(segment.data_index, static_cast<std::int32_t>(row))
+          .for_each_tile(static_cast<std::int32_t>(last_col),
+                         static_cast<std::int32_t>(last_col + 1),
+                         [&](std::int32_t, std::int32_t bitmap) {
+                           if (bitmap == kFullTile) rows += power_of_x(row * block_q_);
+                         });
+    }
+    return rows * whole_rows_ * sum_of_keys(mask_.kv_len, (last_col + 1) * block_kv_);
+  }
+
+  // Cells below the last query row, at keys that exist, of full tiles of a pattern.
+  Residues missing_pattern_rows(const TileRun& run, const TileSegment& segment) const {
+    const std::int64_t i = std::int64_t{run.num_rows} - 1;
+    const std::int64_t row = run.first_row + i * run.row_stride;
+    if ((row + 1) * block_q_ <= mask_.q_len) return {};
+    Residues keys{};
+    mask_.pattern_row(segment.data_index, static_cast<std::int32_t>(row))
+        .for_each_tile(static_cast<std::int32_t>(segment.first_tile + i * segment.step_first),
+                       static_cast<std::int32_t>(segment.end_tile + i * segment.step_end),
+                       [&](std::int64_t col, std::int32_t bitmap) {
+                         if (bitmap != kFullTile) return;
+                         keys += sum_of_keys(col * block_kv_,
+                                             std::min((col + 1) * block_kv_, mask_.kv_len));
+                       });
+    return keys * power_of_x(row * block_q_) *
+           (whole_rows_ - sum_of_rows(mask_.q_len - row * block_q_));
+  }
+
   const SegmentMask& mask_;
   const std::int64_t block_q_, block_kv_;
   const Residues whole_rows_;        // the rows of a tile, without keys
   const Residues inverse_of_block_;  // 1 / (y^block_kv - 1)
   const Residues full_tile_;
   const std::vector<Residues> bitmaps_;
+  const PatternRowSums<Residues> pattern_rows_;
   std::vector<Residues> panels_;
+  std::vector<Turn> turns_;  // by pattern
 };
 
 Residues sum_of_columns(std::span<const std::int64_t> offsets,
@@ -222,7 +326,6 @@ Residues cell_sum(const SegmentMask& mask) {
   if (!mask.column_offsets.empty()) {
     return sum_of_columns(mask.column_offsets, mask.column_intervals);  // it holds every cell
   }
-  if (mask.has_patterns()) return cell_sum(expand_patterns(mask));
   return SegmentSum(mask).run();
 }
 

@@ -25,7 +25,9 @@ namespace fdma {
 /// The sum of x^q y^k over the true cells (q, k), at both points. The mask must be valid at level
 /// structure.
 ///
-/// Cost        segment: O(segments * log tile rows + words of bitmaps + intervals)
+/// Cost        segment: O(segments * log tile rows + words of bitmaps + intervals); a pattern
+///             segment: O(log tiles of a pattern row) for each tile row until the pattern lies as
+///             before, and O(tiles of the pattern) once
 ///             parametric: O(documents * log rows); bitset, bcsr: O(tiles stored + words of bitmaps);
 ///             columns: O(keys + intervals); dense: O(words), in parallel
 Residues cell_sum(const SegmentMask& mask);

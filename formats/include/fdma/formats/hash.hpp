@@ -33,8 +33,8 @@ Hash128 content_hash(const BlockMask& mask);
 /// hashes for equal cells of masks that somebody else chose: equal_cells compares cells, and plans
 /// are kept by content_hash.
 ///
-/// Cost: O(stored bytes), and O(log tile rows) for each segment whose rows move in step. Causal
-/// over a million tokens takes microseconds.
+/// Cost: O(stored bytes), and O(log tile rows) for each segment whose rows move in step; segments
+/// of a pattern take up to O(tile rows) each. Causal over a million tokens takes microseconds.
 Hash128 mask_hash(const BlockMask& mask);
 
 }  // namespace fdma

@@ -1,0 +1,81 @@
+// The bounds of a pattern segment in the rows of its run.
+//
+// What a sum over the tiles of a pattern segment needs of a tile row are its two bounds: whatever
+// adds up over tiles is its value up to the end of the segment less its value up to the first tile.
+// Where a bound lies in the pattern repeats after a number of tile rows, so that the rows of a long
+// run need not be visited either.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "fdma/formats/segment_mask.hpp"
+
+namespace fdma {
+
+/// A border between two tile columns, in a tile row of the mask, and where it lies in a pattern.
+struct PatternBound {
+  std::int64_t turns;  ///< whole turns of the pattern row before it, from its shift on; may be < 0
+  std::int64_t start;  ///< first column of the turn that holds the border; may be negative
+  // Entries of PatternRowSums:
+  std::size_t at;          ///< the tiles before the border in its turn
+  std::size_t whole_turn;  ///< all tiles of the pattern row
+};
+
+/// Sums over the tiles of every pattern row of a mask: for each tile the sum of those before it in
+/// its row, and one entry more with that of the whole row.
+template <class Sum>
+class PatternRowSums {
+ public:
+  /// `value(tile)` is what a tile adds.
+  template <class Value>
+  PatternRowSums(const SegmentMask& mask, Value&& value) {
+    if (!mask.has_patterns()) return;
+    before_.reserve(mask.pattern_tiles.size() + mask.pattern_offsets.size());
+    for (std::size_t row = 0; row + 1 < mask.pattern_offsets.size(); ++row) {
+      Sum sum{};
+      before_.push_back(sum);
+      for (std::int64_t t = mask.pattern_offsets[row]; t < mask.pattern_offsets[row + 1]; ++t) {
+        sum += value(mask.pattern_tiles[static_cast<std::size_t>(t)]);
+        before_.push_back(sum);
+      }
+    }
+  }
+  /// An entry, by its index in a bound.
+  const Sum& before(std::size_t entry) const { return before_[entry]; }
+
+ private:
+  std::vector<Sum> before_;
+};
+
+/// Where the border before tile column `col` lies in a pattern, in tile row `row`.
+/// Cost: O(log tiles of the pattern row).
+inline PatternBound bound_of(const SegmentMask& mask, const TilePattern& pattern, std::int64_t row,
+                             std::int64_t col) {
+  const std::int64_t shift = pattern.skew * row % pattern.num_cols;
+  const std::int64_t turns = floor_quotient(col - shift, pattern.num_cols);
+  const std::int64_t start = turns * pattern.num_cols + shift;
+  const auto pattern_row = static_cast<std::int32_t>(row % pattern.num_rows);
+  const auto tiles = mask.pattern_row_tiles(pattern, pattern_row);
+  const auto next =
+      std::lower_bound(tiles.begin(), tiles.end(), col - start,
+                       [](const PatternTile& tile, std::int64_t at) { return tile.column < at; });
+  const auto number = static_cast<std::size_t>(pattern.first_row + pattern_row);
+  const std::size_t entry = static_cast<std::size_t>(mask.pattern_offsets[number]) + number;
+  return {turns, start, entry + static_cast<std::size_t>(next - tiles.begin()),
+          entry + tiles.size()};
+}
+
+/// The number of rows of a run after which a bound that moves by `step` tiles a row lies in the same
+/// place of the pattern again, a number of whole turns farther.
+inline std::int64_t bound_period(const TilePattern& pattern, std::int64_t row_stride,
+                                 std::int64_t step) {
+  const std::int64_t rows = pattern.num_rows / std::gcd(std::int64_t{pattern.num_rows}, row_stride);
+  const std::int64_t drift = (step - pattern.skew * row_stride) % pattern.num_cols;
+  const std::int64_t cols = pattern.num_cols / std::gcd(std::int64_t{pattern.num_cols}, drift);
+  return std::lcm(rows, cols);
+}
+
+}  // namespace fdma
