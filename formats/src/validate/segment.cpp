@@ -3,14 +3,41 @@
 // A run is valid for all its tile rows iff it is valid for the first and the last, because every
 // bound moves linearly in between. The runs must cover each tile row once. This is checked per
 // residue modulo the row period: each run begins where the one before ended.
+//
+// Which tile of a pattern meets the ragged edge of the mask depends on the tile row and column
+// (check_pattern_edges): the last tile row is looked at tile by tile, and the last tile column in
+// every row of the run that reaches it, until rows repeat. Patterns without a bitmap that is larger
+// than the ragged tiles need no look.
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/segment_builder.hpp"
 #include "validate/validation.hpp"
 
 namespace fdma {
 namespace {
+
+Result<void> check_pattern_sizes(const SegmentMask& mask) {
+  if (mask.pattern_offsets.empty()) {
+    return corrupt("pattern_offsets: 0 entries, expected 1 + the number of pattern rows");
+  }
+  for (const auto& [name, size] : {std::pair{"patterns", mask.patterns.size()},
+                                   std::pair{"pattern_offsets", mask.pattern_offsets.size() - 1},
+                                   std::pair{"pattern_tiles", mask.pattern_tiles.size()}}) {
+    if (size > static_cast<std::size_t>(kMaxPatternTiles)) {
+      return corrupt(
+          fmt::format("{}: {} entries, expected at most {}", name, size, kMaxPatternTiles));
+    }
+  }
+  if (mask.has_patterns()) {
+    FDMA_TRY_VOID(check_size("column_offsets", mask.column_offsets.size(), 0,
+                             "a mask with patterns has no column table"));
+  }
+  return check_offset_ends("pattern_offsets", mask.pattern_offsets, mask.pattern_tiles.size(),
+                           "pattern_tiles");
+}
 
 Result<void> check_sizes(const SegmentMask& mask) {
   FDMA_TRY_VOID(check_tiled(mask.q_len, mask.kv_len, mask.block));
@@ -27,6 +54,7 @@ Result<void> check_sizes(const SegmentMask& mask) {
   }
   FDMA_TRY_VOID(check_offset_ends("row_offsets", mask.row_offsets, mask.row_intervals.size(),
                                   "row_intervals"));
+  FDMA_TRY_VOID(check_pattern_sizes(mask));
   if (mask.column_offsets.empty()) {
     return check_size("column_intervals", mask.column_intervals.size(), 0,
                       "column_offsets is empty");
@@ -47,11 +75,13 @@ class StructureCheck {
 
   Result<void> run() {
     FDMA_TRY_VOID(check_data_indices());
+    FDMA_TRY_VOID(check_patterns());
     FDMA_TRY_VOID(check_runs());
     for (std::size_t i = 0; i < mask_.runs.size(); ++i) {
       const TileRun& run = mask_.runs[i];
       FDMA_TRY_VOID(check_row(run, 0));
       if (run.num_rows > 1) FDMA_TRY_VOID(check_row(run, run.num_rows - 1));
+      if (mask_.has_patterns()) FDMA_TRY_VOID(check_pattern_edges(run));
     }
     return {};
   }
@@ -78,6 +108,138 @@ class StructureCheck {
     FDMA_TRY_VOID(check_ascending("column_offsets", mask_.column_offsets));
     return check_interval_lists("column_intervals", mask_.column_offsets, mask_.column_intervals,
                                 mask_.q_len);
+  }
+
+  Result<void> check_patterns() {
+    FDMA_TRY_VOID(check_ascending("pattern_offsets", mask_.pattern_offsets));
+    std::int64_t next_row = 0, num_tiles = 0;
+    const std::int64_t num_pattern_rows = std::ssize(mask_.pattern_offsets) - 1;
+    pattern_extents_.resize(mask_.patterns.size());
+    for (std::size_t i = 0; i < mask_.patterns.size(); ++i) {
+      const TilePattern& p = mask_.patterns[i];
+      if (p.num_rows < 1 || p.num_cols < 1) {
+        return bad_pattern(
+            i, fmt::format("{} x {} tiles, expected at least 1 x 1", p.num_rows, p.num_cols));
+      }
+      const std::int64_t size = std::int64_t{p.num_rows} * p.num_cols;
+      if (size == 1) return bad_pattern(i, "1 x 1 tiles, expected more than one tile");
+      if (size > kMaxPatternTiles - num_tiles) {
+        return bad_pattern(i, fmt::format("{} x {} tiles, expected at most {} of all patterns",
+                                          p.num_rows, p.num_cols, kMaxPatternTiles));
+      }
+      num_tiles += size;
+      if (p.skew < 0 || p.skew >= p.num_cols) {
+        return bad_pattern(i, fmt::format("skew {}, expected 0 to {}", p.skew, p.num_cols - 1));
+      }
+      if (p.first_row != next_row) {
+        return bad_pattern(i, fmt::format("first_row {}, expected {}, where the pattern before it "
+                                          "ends",
+                                          p.first_row, next_row));
+      }
+      next_row += p.num_rows;
+      if (next_row > num_pattern_rows) {
+        return bad_pattern(i, fmt::format("rows {} + {}, but pattern_offsets has {} rows",
+                                          p.first_row, p.num_rows, num_pattern_rows));
+      }
+      for (std::int32_t row = 0; row < p.num_rows; ++row) {
+        FDMA_TRY_VOID(check_pattern_row(i, p, row));
+      }
+    }
+    return check_size("pattern_offsets", mask_.pattern_offsets.size(), next_row + 1,
+                      "1 + the rows of all patterns");
+  }
+
+  Result<void> check_pattern_row(std::size_t pattern, const TilePattern& p, std::int32_t row) {
+    std::int32_t before = -1;
+    BitmapExtent& extent = pattern_extents_[pattern];
+    for (const PatternTile& tile : mask_.pattern_row_tiles(p, row)) {
+      const auto at = &tile - mask_.pattern_tiles.data();
+      if (tile.column <= before || tile.column >= p.num_cols) {
+        return corrupt(
+            fmt::format("pattern_tiles[{}]: column {}, expected {} to {} in row {} of "
+                        "pattern {}",
+                        at, tile.column, before + 1, p.num_cols - 1, row, pattern));
+      }
+      before = tile.column;
+      if (tile.bitmap < kFullTile || tile.bitmap >= mask_.num_bitmaps()) {
+        return corrupt(fmt::format("pattern_tiles[{}]: bitmap {}, expected -1 to {}", at,
+                                   tile.bitmap, mask_.num_bitmaps() - 1));
+      }
+      if (tile.bitmap == kFullTile) continue;
+      const BitmapExtent& cells = extents_[static_cast<std::size_t>(tile.bitmap)];
+      extent.rows = std::max(extent.rows, cells.rows);
+      extent.keys = std::max(extent.keys, cells.keys);
+    }
+    return {};
+  }
+
+  // The bitmaps of pattern segments in the last tile row and column, which may be ragged.
+  Result<void> check_pattern_edges(const TileRun& run) {
+    const std::int64_t last_row = run.first_row + (run.num_rows - std::int64_t{1}) * period_;
+    const BitmapExtent corner =
+        existing_cells(mask_.q_len, mask_.kv_len, mask_.block, num_rows_ - 1, num_cols_ - 1);
+    for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
+      const TileSegment& segment = mask_.segments[static_cast<std::size_t>(s)];
+      if (segment.kind != SegmentKind::pattern) continue;
+      const auto pattern = static_cast<std::size_t>(segment.data_index);
+      const BitmapExtent& extent = pattern_extents_[pattern];
+      if (last_row == num_rows_ - 1 && extent.rows > corner.rows) {
+        FDMA_TRY_VOID(check_last_row(s, segment, run.num_rows - 1));
+      }
+      if (extent.keys > corner.keys) FDMA_TRY_VOID(check_last_column(s, segment, run));
+    }
+    return {};
+  }
+
+  // Tile row `i` of the run is the last of the mask. Each tile of the pattern row is looked at
+  // once.
+  Result<void> check_last_row(std::int64_t s, const TileSegment& segment, std::int64_t i) {
+    const std::int64_t row = num_rows_ - 1;
+    const std::int64_t first = segment.first_tile + i * segment.step_first;
+    const std::int64_t end = segment.end_tile + i * segment.step_end;
+    const PatternRow tiles = mask_.pattern_row(segment.data_index, static_cast<std::int32_t>(row));
+    Result<void> status;
+    tiles.for_each_tile(
+        static_cast<std::int32_t>(first),
+        static_cast<std::int32_t>(std::min<std::int64_t>(end, first + tiles.num_cols)),
+        [&](std::int32_t col, std::int32_t tile) {
+          if (status) status = check_pattern_tile(s, tile, row, col);
+        });
+    return status;
+  }
+
+  // The tile in the last column of the mask, for all rows of the run in which the segment reaches
+  // it. Rows repeat after the rows of the pattern, times the turns after which its skew does.
+  Result<void> check_last_column(std::int64_t s, const TileSegment& segment, const TileRun& run) {
+    const std::int64_t last = run.num_rows - 1;
+    std::int64_t first_i = 0, end_i = run.num_rows;
+    if (segment.step_end != 0) {  // the border meets the edge in the first row or the last
+      first_i = segment.step_end > 0 ? last : 0;
+      end_i = first_i + 1;
+    }
+    if (segment.end_tile + first_i * segment.step_end != num_cols_) return {};
+    const TilePattern& p = mask_.patterns[static_cast<std::size_t>(segment.data_index)];
+    const std::int64_t turns =
+        p.num_cols / std::gcd<std::int64_t>(p.num_cols, std::int64_t{p.skew} * p.num_rows);
+    end_i = std::min(end_i, first_i + p.num_rows * turns);
+    const std::int64_t col = num_cols_ - 1;
+    for (std::int64_t i = first_i; i < end_i; ++i) {
+      const std::int64_t row = run.first_row + i * period_;
+      const std::int32_t tile =
+          mask_.pattern_row(segment.data_index, static_cast<std::int32_t>(row))
+              .tile_at(static_cast<std::int32_t>(col));
+      FDMA_TRY_VOID(check_pattern_tile(s, tile, row, col));
+    }
+    return {};
+  }
+
+  Result<void> check_pattern_tile(std::int64_t s, std::int32_t tile, std::int64_t row,
+                                  std::int64_t col) {
+    if (tile < 0) return {};
+    const BitmapExtent cells = extents_[static_cast<std::size_t>(tile)];
+    const BitmapExtent existing = existing_cells(mask_.q_len, mask_.kv_len, mask_.block, row, col);
+    if (cells.rows <= existing.rows && cells.keys <= existing.keys) return {};
+    return check_padding(fmt::format("segments[{}]", s), cells, existing, row, col);
   }
 
   Result<void> check_runs() {
@@ -183,6 +345,9 @@ class StructureCheck {
         s, fmt::format("kind {}, expected 0 to 4", static_cast<std::int32_t>(segment.kind)));
   }
 
+  static Result<void> bad_pattern(std::size_t index, const std::string& what) {
+    return corrupt(fmt::format("patterns[{}]: {}", index, what));
+  }
   static Result<void> bad_run(std::size_t index, const std::string& what) {
     return corrupt(fmt::format("runs[{}]: {}", index, what));
   }
@@ -199,6 +364,7 @@ class StructureCheck {
   const std::int32_t period_;
   std::vector<BitmapExtent> extents_;
   std::vector<BitmapExtent> panel_extents_;
+  std::vector<BitmapExtent> pattern_extents_;  // the largest of the bitmaps of a pattern
 };
 
 std::string describe_run(const TileRun& run) {
@@ -212,6 +378,97 @@ std::string describe_segment(const TileSegment& segment) {
                      static_cast<std::int32_t>(segment.kind), segment.data_index);
 }
 
+std::string describe_pattern(const TilePattern& pattern) {
+  return fmt::format("{{{} x {} tiles, skew {}, first row {}}}", pattern.num_rows, pattern.num_cols,
+                     pattern.skew, pattern.first_row);
+}
+
+// The tiles of a pattern as SegmentBuilder::add_pattern takes them.
+std::vector<std::int32_t> tiles_of(const SegmentMask& mask, const TilePattern& pattern) {
+  std::vector<std::int32_t> tiles(
+      static_cast<std::size_t>(pattern.num_rows) * static_cast<std::size_t>(pattern.num_cols),
+      kEmptyTile);
+  std::int64_t base = 0;
+  for (std::int32_t row = 0; row < pattern.num_rows; ++row, base += pattern.num_cols) {
+    for (const PatternTile& tile : mask.pattern_row_tiles(pattern, row)) {
+      tiles[static_cast<std::size_t>(base + tile.column)] = tile.bitmap;
+    }
+  }
+  return tiles;
+}
+
+// Bitmaps that are neither empty nor full, and differ.
+Result<void> check_distinct_bitmaps(const SegmentMask& mask, SegmentBuilder& builder) {
+  for (std::int64_t i = 0; i < mask.num_bitmaps(); ++i) {
+    const std::span<const std::uint64_t> words = mask.bitmap(i);
+    for (const auto& [word, name] :
+         {std::pair{std::uint64_t{0}, "no cell"}, std::pair{~std::uint64_t{0}, "every cell"}}) {
+      if (std::all_of(words.begin(), words.end(), [&](std::uint64_t w) { return w == word; })) {
+        return corrupt(fmt::format("bitmaps[{}]: {} is true, expected {} tile", i, name,
+                                   word == 0 ? "an empty" : "a full"));
+      }
+    }
+    const std::int32_t same = builder.intern_bitmap(words.data());
+    if (same != i) {
+      return corrupt(
+          fmt::format("bitmaps[{}]: equal to bitmaps[{}], expected to be stored once", i, same));
+    }
+  }
+  return {};
+}
+
+// Neighbours that would be one segment.
+Result<void> check_maximal_segments(const SegmentMask& mask) {
+  for (const TileRun& run : mask.runs) {
+    for (std::int64_t s = run.first_segment + 1; s < run.first_segment + run.num_segments; ++s) {
+      const TileSegment& before = mask.segments[static_cast<std::size_t>(s) - 1];
+      const TileSegment& segment = mask.segments[static_cast<std::size_t>(s)];
+      if (segment.kind == before.kind && segment.data_index == before.data_index &&
+          segment.kind != SegmentKind::rows && segment.first_tile == before.end_tile &&
+          segment.step_first == before.step_end) {
+        return corrupt(
+            fmt::format("segments[{}]: continues segments[{}], expected one segment", s, s - 1));
+      }
+    }
+  }
+  return {};
+}
+
+// Masks with patterns have no canonical form: which tiles are taken for a pattern is the choice of
+// whoever made the mask. What is stored must be what SegmentBuilder makes of these tiles, patterns
+// and rows: each bitmap and pattern once, patterns with their smallest periods, runs as long as
+// they can be.
+Result<void> check_built_alike(const SegmentMask& mask) {
+  SegmentBuilder builder(mask.q_len, mask.kv_len, mask.block);
+  FDMA_TRY_VOID(check_distinct_bitmaps(mask, builder));
+  for (std::size_t i = 0; i < mask.patterns.size(); ++i) {
+    const TilePattern& p = mask.patterns[i];
+    const auto content = builder.add_pattern(p.num_rows, p.num_cols, p.skew, tiles_of(mask, p));
+    if (content.is_empty || content.kind != SegmentKind::pattern) {
+      return corrupt(fmt::format("patterns[{}]: all its tiles are equal, expected {}", i,
+                                 content.is_empty ? "no segment" : "a segment of one tile"));
+    }
+    if (content.data_index != static_cast<std::int32_t>(i)) {
+      return corrupt(fmt::format("patterns[{}]: equal to patterns[{}], expected to be stored once",
+                                 i, content.data_index));
+    }
+  }
+  FDMA_TRY_VOID(check_maximal_segments(mask));
+  for (const TileRun& run : mask.runs) {
+    builder.add_rows(run.first_row, run.num_rows,
+                     std::span(mask.segments)
+                         .subspan(static_cast<std::size_t>(run.first_segment),
+                                  static_cast<std::size_t>(run.num_segments)));
+  }
+  builder.skip_to(mask.num_tile_rows());
+  const SegmentMask built = builder.finish();
+  constexpr std::string_view kForm = "the form that is built of these tiles and patterns";
+  FDMA_TRY_VOID(
+      check_canonical("patterns", mask.patterns, built.patterns, describe_pattern, kForm));
+  FDMA_TRY_VOID(check_canonical("runs", mask.runs, built.runs, describe_run, kForm));
+  return check_canonical("segments", mask.segments, built.segments, describe_segment, kForm);
+}
+
 }  // namespace
 
 Result<void> validate(const SegmentMask& mask, ValidationLevel level) {
@@ -219,6 +476,7 @@ Result<void> validate(const SegmentMask& mask, ValidationLevel level) {
   if (level == ValidationLevel::sizes) return {};
   FDMA_TRY_VOID(StructureCheck(mask).run());
   if (level == ValidationLevel::structure) return {};
+  if (mask.has_patterns()) return check_built_alike(mask);
   const SegmentMask canonical = segment_from_segment(mask, mask.block);
   FDMA_TRY_VOID(check_canonical("runs", mask.runs, canonical.runs, describe_run));
   FDMA_TRY_VOID(check_canonical("segments", mask.segments, canonical.segments, describe_segment));

@@ -57,19 +57,20 @@ BitmapExtent existing_cells(std::int64_t q_len, std::int64_t kv_len, BlockShape 
 Result<void> check_padding(std::string_view where, BitmapExtent bitmap, BitmapExtent existing,
                            std::int64_t row, std::int64_t col);
 
-/// The first difference between a stored array and the canonical one.
+/// The first difference between a stored array and the canonical one, which `form` is the form of.
 template <class T, class Describe>
 Result<void> check_canonical(std::string_view array, const std::vector<T>& stored,
-                             const std::vector<T>& canonical, Describe&& describe) {
+                             const std::vector<T>& canonical, Describe&& describe,
+                             std::string_view form = "the canonical form of these cells") {
   const std::size_t common = std::min(stored.size(), canonical.size());
   for (std::size_t i = 0; i < common; ++i) {
     if (stored[i] == canonical[i]) continue;
-    return corrupt(fmt::format("{}[{}]: {}, but the canonical form of these cells has {}", array, i,
-                               describe(stored[i]), describe(canonical[i])));
+    return corrupt(fmt::format("{}[{}]: {}, but {} has {}", array, i, describe(stored[i]), form,
+                               describe(canonical[i])));
   }
   if (stored.size() == canonical.size()) return {};
-  return corrupt(fmt::format("{}: {} entries, but the canonical form of these cells has {}", array,
-                             stored.size(), canonical.size()));
+  return corrupt(
+      fmt::format("{}: {} entries, but {} has {}", array, stored.size(), form, canonical.size()));
 }
 
 template <class T>

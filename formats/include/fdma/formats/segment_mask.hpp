@@ -1,6 +1,7 @@
 // SegmentMask: the canonical form of one mask, which every conversion goes through.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -56,6 +57,8 @@ struct TileRun {
 /// Example     `k % 192 < 64`, blocks 128 x 128: num_rows 1, num_cols 3, skew 0; `(q - k) % 3 == 0`:
 ///             num_rows 1, num_cols 3, skew 1; `q % 192 < 64`: num_rows 3, num_cols 1
 /// Invariants  num_rows * num_cols > 1, 0 <= skew < num_cols
+///             the pattern rows of a pattern follow those of the pattern before it
+///             all patterns of a mask have kMaxPatternTiles at most
 struct TilePattern {
   std::int32_t num_rows;
   std::int32_t num_cols;
@@ -73,6 +76,10 @@ struct PatternTile {
 inline constexpr std::int32_t kFullTile = -1;
 /// In lists of tiles that may be empty (SegmentBuilder::add_pattern).
 inline constexpr std::int32_t kEmptyTile = -2;
+/// The most tiles that all patterns of a mask have together, num_rows * num_cols each, empty tiles
+/// included. Whoever writes a pattern out tile by tile therefore needs little memory, whatever a
+/// file says.
+inline constexpr std::int64_t kMaxPatternTiles = std::int64_t{1} << 26;
 
 /// The tiles of one pattern row as they lie in one tile row of the mask: the tile in column c of
 /// the mask is the one in pattern column (c - shift) mod num_cols.
@@ -81,15 +88,29 @@ struct PatternRow {
   std::int32_t num_cols;
   std::int32_t shift;  ///< in [0, num_cols)
 
+  /// The tile of mask column `col`: the index of its bitmap, kFullTile or kEmptyTile. Cost: O(log
+  /// tiles).
+  std::int32_t tile_at(std::int32_t col) const {
+    const std::int64_t offset = (std::int64_t{col} - shift) % num_cols;
+    const std::int64_t column = offset < 0 ? offset + num_cols : offset;
+    const auto tile = first_from(column);
+    return tile != tiles.end() && tile->column == column ? tile->bitmap : kEmptyTile;
+  }
+
+  /// The first tile in pattern column `column` or after it.
+  std::span<const PatternTile>::iterator first_from(std::int64_t column) const {
+    return std::partition_point(tiles.begin(), tiles.end(),
+                                [&](const PatternTile& tile) { return tile.column < column; });
+  }
+
   /// Calls visit(col, bitmap) for every tile of columns [first_tile, end_tile) that is not empty,
-  /// in ascending order. Cost: O(num_cols + tiles visited).
+  /// in ascending order. Cost: O(log tiles + tiles visited).
   template <class Visit>
   void for_each_tile(std::int32_t first_tile, std::int32_t end_tile, Visit&& visit) const {
     if (tiles.empty() || first_tile >= end_tile) return;
     const std::int64_t offset = std::int64_t{first_tile} - shift;
     std::int64_t turn = offset / num_cols - (offset % num_cols < 0 ? 1 : 0);
-    std::size_t at = 0;
-    while (at < tiles.size() && tiles[at].column < offset - turn * num_cols) ++at;
+    auto at = static_cast<std::size_t>(first_from(offset - turn * num_cols) - tiles.begin());
     while (true) {
       if (at == tiles.size()) {
         at = 0;

@@ -10,7 +10,8 @@ enum class ValidationLevel {
   sizes,      ///< array extents agree with lengths, blocks and counts: O(arrays)
   structure,  ///< offsets, indices, intervals and padding bits are in range and ordered: every
               ///< access is then safe
-  canonical,  ///< arrays are exactly those that FDMA would have built from these cells
+  canonical,  ///< arrays are exactly those that FDMA would have built from these cells; of a mask
+              ///< with patterns, from these tiles, patterns and rows
 };
 
 /// The first inconsistency, named with its array and index, as corrupt_file.

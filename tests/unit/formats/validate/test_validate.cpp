@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "../segment/pattern_masks.hpp"
 #include "cell_oracle.hpp"
 #include "fdma/formats/draw.hpp"
 #include "fdma/formats/hash.hpp"
@@ -87,8 +88,11 @@ TEST(ValidateSegment, NamesArrayIndexExpectedAndGot) {
   const SegmentMask good = sample_segment();
   ASSERT_EQ(reason(good, ValidationLevel::canonical), "valid");
   SegmentMask bad = good;
-  bad.segments[0].kind = static_cast<SegmentKind>(4);
-  EXPECT_EQ(reason(bad), "segments[0]: kind 4, expected 0 to 3");
+  bad.segments[0].kind = static_cast<SegmentKind>(5);
+  EXPECT_EQ(reason(bad), "segments[0]: kind 5, expected 0 to 4");
+  bad = good;
+  bad.segments[0].kind = SegmentKind::pattern;
+  EXPECT_EQ(reason(bad), "segments[0]: payload 0, expected less than 0");
   bad = good;
   bad.segments[0].kind = SegmentKind::columns;
   EXPECT_EQ(reason(bad), "segments[0]: kind columns, but column_offsets is empty");
@@ -278,6 +282,16 @@ void mutate_array(std::mt19937& rng, std::vector<T>& values) {
 }
 
 void mutate(std::mt19937& rng, SegmentMask& m) {
+  if (m.has_patterns() && pick(rng, 0, 1) == 0) {
+    switch (pick(rng, 0, 2)) {
+      case 0:
+        return mutate_array(rng, m.patterns);
+      case 1:
+        return mutate_array(rng, m.pattern_offsets);
+      default:
+        return mutate_array(rng, m.pattern_tiles);
+    }
+  }
   switch (pick(rng, 0, 7)) {
     case 0:
       return mutate_array(rng, m.runs);
@@ -336,38 +350,61 @@ void mutate(std::mt19937& rng, ColumnIntervals& m) {
 }
 void mutate(std::mt19937& rng, DenseBits& m) { mutate_array(rng, m.words); }
 
-TEST(Validate, WhatPassesAfterAnyCorruptionIsSafeToUse) {
+struct Verdicts {
   int accepted = 0, refused = 0;
+};
+
+// Changes a valid mask in one or two places, many times. What still passes is used.
+void corrupt_and_use(std::mt19937& rng, const BlockMask& good, Verdicts& verdicts) {
+  RC_ASSERT(validate(good, ValidationLevel::canonical).has_value());
+  for (int trial = 0; trial < 20; ++trial) {
+    BlockMask bad = good;
+    std::visit(
+        [&](auto& groups) {
+          for (std::int64_t n = pick(rng, 1, 2); n > 0; --n) mutate(rng, groups[0]);
+        },
+        bad.groups);
+    const auto valid = validate(bad, ValidationLevel::structure);
+    if (valid) {
+      ++verdicts.accepted;
+      use(bad);
+      (void)validate(bad, ValidationLevel::canonical);
+    } else {
+      ++verdicts.refused;
+      RC_ASSERT(valid.error().code == ErrorCode::corrupt_file);
+      RC_ASSERT(!validate(bad, ValidationLevel::canonical).has_value());
+    }
+  }
+}
+
+TEST(Validate, WhatPassesAfterAnyCorruptionIsSafeToUse) {
+  Verdicts verdicts;
   EXPECT_TRUE(rc::check("mutations", [&](std::uint32_t seed) {
     std::mt19937 rng(seed);
     const Cells cells = testing::random_cells(rng, pick(rng, 1, 150), pick(rng, 1, 150));
     const BlockMask origin = testing::block_mask_of(cells, testing::random_block(rng));
     for (const MaskFormat format : kMaskFormats) {
       const auto good = convert(origin, format, testing::random_block(rng));
-      if (!good) continue;
-      RC_ASSERT(validate(*good, ValidationLevel::canonical).has_value());
-      for (int trial = 0; trial < 20; ++trial) {
-        BlockMask bad = *good;
-        std::visit(
-            [&](auto& groups) {
-              for (std::int64_t n = pick(rng, 1, 2); n > 0; --n) mutate(rng, groups[0]);
-            },
-            bad.groups);
-        const auto valid = validate(bad, ValidationLevel::structure);
-        if (valid) {
-          ++accepted;
-          use(bad);
-          (void)validate(bad, ValidationLevel::canonical);
-        } else {
-          ++refused;
-          RC_ASSERT(valid.error().code == ErrorCode::corrupt_file);
-          RC_ASSERT(!validate(bad, ValidationLevel::canonical).has_value());
-        }
-      }
+      if (good) corrupt_and_use(rng, *good, verdicts);
     }
   }));
-  EXPECT_GT(accepted, 100);
-  EXPECT_GT(refused, 100);
+  EXPECT_GT(verdicts.accepted, 100);
+  EXPECT_GT(verdicts.refused, 100);
+}
+
+TEST(Validate, WhatPassesOfPatternsAfterAnyCorruptionIsSafeToUse) {
+  Verdicts verdicts;
+  EXPECT_TRUE(rc::check("mutations of patterns", [&](std::uint32_t seed) {
+    std::mt19937 rng(seed);
+    for (int i = 0; i < 5; ++i) {
+      const SegmentMask good = testing::random_pattern_case(rng).mask;
+      if (!good.has_patterns()) continue;
+      const MaskShape shape{1, 1, {good.q_len}, {good.kv_len}};
+      corrupt_and_use(rng, make_block_mask(shape, good.block, {good}), verdicts);
+    }
+  }));
+  EXPECT_GT(verdicts.accepted, 100);
+  EXPECT_GT(verdicts.refused, 100);
 }
 
 TEST(Validate, CanonicalAcceptsOneFormOnly) {
