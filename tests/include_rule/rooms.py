@@ -31,7 +31,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         "language": (),
         "ir": (),
         "bind": ("ir", "language"),
-        "lower": ("bind", "language"),
+        "lower": ("bind", "ir", "language"),
         "intervals": ("ir", "lower"),
         "boxes": ("ir", "lower"),
         "periodic": ("ir", "lower"),

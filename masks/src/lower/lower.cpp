@@ -7,6 +7,7 @@
 
 #include "bind/written_with.hpp"
 #include "fdma/base/parallel.hpp"
+#include "ir/range.hpp"
 #include "lower/engines.hpp"
 #include "lower/select_learned.hpp"
 
@@ -17,38 +18,50 @@ std::int64_t num_tile_rows(const IrProgram& program, BlockShape block) {
   return ceil_div(program.q_len, block.block_q);
 }
 
+// True if a remainder, or bits of an integer, depend on the cell.
+bool has_remainders(const IrProgram& program) {
+  const std::vector<std::uint8_t> mentions = node_mentions(program);
+  for (std::size_t id = 0; id < program.nodes.size(); ++id) {
+    const IrOp op = program.nodes[id].op;
+    const bool is_remainder =
+        op == IrOp::mod || op == IrOp::bit_and || op == IrOp::bit_or || op == IrOp::bit_xor;
+    if (is_remainder && (mentions[id] & (kMentionsQ | kMentionsK)) != 0) return true;
+  }
+  return false;
+}
+
 Result<SegmentMask> lower_program(const IrProgram& program, const LowerOptions& options,
                                   WorkMeter& meter, ProgramReport* report) {
   if (meter.must_stop()) return meter.error();
   const LoweringEngine engine = options.engine;
-  const auto done = [&](SegmentMask mask) {
-    meter.add_tile_rows(num_tile_rows(program, options.block));
-    return mask;
+  const bool is_automatic = engine == LoweringEngine::automatic;
+  std::optional<SegmentMask> mask;
+  const auto try_periodic = [&] {
+    mask =
+        lower_periodic(program, options.block, options.num_threads, !is_automatic, meter, report);
   };
-  if (engine == LoweringEngine::automatic || engine == LoweringEngine::interval) {
-    if (auto mask = lower_intervals(program, options.block, meter, report)) {
-      return done(*std::move(mask));
-    }
-    if (meter.must_stop()) return meter.error();
-    if (engine == LoweringEngine::interval) {
-      return Error{ErrorCode::unsupported,
-                   "engine: interval form cannot express this mask, or cannot prove all of its "
-                   "cells defined; "
-                   "use automatic or box"};
-    }
+  // Interval form takes long to find that a row has many intervals.
+  const bool is_periodic_first =
+      engine == LoweringEngine::periodic || (is_automatic && has_remainders(program));
+  if (is_periodic_first) try_periodic();
+  if (!mask && (is_automatic || engine == LoweringEngine::interval) && !meter.must_stop()) {
+    mask = lower_intervals(program, options.block, meter, report);
   }
-  if (engine == LoweringEngine::automatic || engine == LoweringEngine::periodic) {
-    const bool is_asked = engine == LoweringEngine::periodic;
-    if (auto mask =
-            lower_periodic(program, options.block, options.num_threads, is_asked, meter, report)) {
-      return done(*std::move(mask));
-    }
-    if (meter.must_stop()) return meter.error();
-    if (is_asked) {
-      return Error{ErrorCode::unsupported,
-                   "engine: periodic form finds no tiles of this mask that repeat, or cannot prove "
-                   "all of its cells defined; use automatic or box"};
-    }
+  if (!mask && is_automatic && !is_periodic_first && !meter.must_stop()) try_periodic();
+  if (mask) {
+    meter.add_tile_rows(num_tile_rows(program, options.block));
+    return *std::move(mask);
+  }
+  if (meter.must_stop()) return meter.error();
+  if (engine == LoweringEngine::interval) {
+    return Error{ErrorCode::unsupported,
+                 "engine: interval form cannot express this mask, or cannot prove all of its cells "
+                 "defined; use automatic or box"};
+  }
+  if (engine == LoweringEngine::periodic) {
+    return Error{ErrorCode::unsupported,
+                 "engine: periodic form finds no tiles of this mask that repeat, or cannot prove "
+                 "all of its cells defined; use automatic or box"};
   }
   return lower_boxes(program, options.block, options.num_threads, meter, report);
 }

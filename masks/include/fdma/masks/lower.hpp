@@ -13,9 +13,9 @@
 
 namespace fdma {
 
-/// The engine that lowers a program. `automatic` tries interval form first, then periodic form, and
-/// box form where both decline. It does not take periodic form where box form evaluates few tiles,
-/// or not many more.
+/// The engine that lowers a program. `automatic` tries interval form and periodic form, periodic
+/// form first where the program has remainders, and box form where both decline. It does not take
+/// periodic form where box form evaluates few tiles, or not many more.
 enum class LoweringEngine : std::uint8_t { automatic, interval, box, periodic };
 /// "automatic", "interval", "box", "periodic".
 std::string_view to_string(LoweringEngine engine);
