@@ -17,10 +17,11 @@ std::int64_t num_batches(const BoxProgram& program, Axis axis) {
   return ceil_div(axis_length(program, axis), std::int64_t{LaneEvaluator::kLanes});
 }
 
-/// Runs `lanes` over the whole axis; `take(first, count)` reads the outputs of each batch. When the
+/// Runs `lanes` over the whole axis; `load(first, count)` sets the inputs of each batch that are not q
+/// and k, `take(first, count)` reads its outputs. When the
 /// work is stopped, the rest of a vector stays 0.
-template <class Take>
-void run_along(const BoxProgram& program, Axis axis, LaneEvaluator& lanes, Take take) {
+template <class Load, class Take>
+void run_along(const BoxProgram& program, Axis axis, LaneEvaluator& lanes, Load load, Take take) {
   const std::int64_t length = axis_length(program, axis);
   const bool has_q = lanes.reaches(program.q_node());
   const bool has_k = lanes.reaches(program.k_node());
@@ -39,9 +40,25 @@ void run_along(const BoxProgram& program, Axis axis, LaneEvaluator& lanes, Take 
       if (has_q) lanes.fill_ramp(program.q_node(), first, 1);
       if (has_k) lanes.fill_ramp(program.k_node(), first, 1);
     }
+    load(first, count);
     lanes.run(static_cast<int>(count));
     take(first, count);
   }
+}
+
+// The operand of a sum or difference with a number, if it varies along the axis; else -1. `k + 2` and
+// `k - 2` then share the vector of k.
+IrId shared_operand(const BoxProgram& program, IrId id, Axis axis) {
+  const IrNode& node = program.node(id);
+  if (node.op != IrOp::add && node.op != IrOp::sub) return -1;
+  for (int c = 0; c < 2; ++c) {
+    const IrId operand = node.children[c];
+    if (program.axis(node.children[1 - c]) == Axis::none && program.axis(operand) == axis &&
+        program.node(operand).num_children > 0) {
+      return operand;
+    }
+  }
+  return -1;
 }
 
 std::size_t padded_words(std::int64_t length) {
@@ -68,11 +85,25 @@ IntegerVector integer_vector(const BoxProgram& program, IrId id, Axis axis) {
   out.length = axis_length(program, axis);
   out.values.resize(static_cast<std::size_t>(out.length) + LaneEvaluator::kLanes);
   const IrId outputs[] = {id};
-  LaneEvaluator lanes(program, outputs, {}, program.meter(), num_batches(program, axis));
+  const IrId operand = shared_operand(program, id, axis);
+  std::shared_ptr<const IntegerVector> values;
+  std::vector<IrId> inputs;
+  if (operand >= 0) {
+    values = shared_integer_vector(program, operand);
+    inputs.push_back(operand);
+  }
+  LaneEvaluator lanes(program, outputs, inputs, program.meter(), num_batches(program, axis));
   const bool may_be_undefined = program.facts(id).range.may_be_undefined;
   if (may_be_undefined) out.undefined.resize(padded_words(out.length));
   bool is_undefined = false;
-  run_along(program, axis, lanes, [&](std::int64_t first, std::int64_t count) {
+  const auto load = [&](std::int64_t first, std::int64_t count) {
+    if (operand < 0) return;
+    lanes.set_values(operand, values->values.data() + first);
+    if (!values->undefined.empty()) {
+      copy_bits(lanes.undefined_bits(operand), values->undefined.data(), first, count);
+    }
+  };
+  run_along(program, axis, lanes, load, [&](std::int64_t first, std::int64_t count) {
     std::copy_n(lanes.values(id), count, out.values.data() + first);
     if (!may_be_undefined) return;
     for (std::int64_t w = 0; 64 * w < count; ++w) {
@@ -94,16 +125,18 @@ ConditionVector condition_vector(const BoxProgram& program, IrId id, Axis axis) 
   const bool may_be_undefined = program.facts(id).range.may_be_undefined;
   if (may_be_undefined) out.is_false.resize(padded_words(out.length));
   bool is_undefined = false;
-  run_along(program, axis, lanes, [&](std::int64_t first, std::int64_t count) {
-    for (std::int64_t w = 0; 64 * w < count; ++w) {
-      const std::uint64_t exists = low_bits(count - 64 * w);
-      const auto at = static_cast<std::size_t>(first / 64 + w);
-      out.is_true[at] = lanes.true_bits(id)[w] & exists;
-      if (!may_be_undefined) continue;
-      out.is_false[at] = lanes.false_bits(id)[w] & exists;
-      is_undefined = is_undefined || (out.is_true[at] | out.is_false[at]) != exists;
-    }
-  });
+  run_along(
+      program, axis, lanes, [](std::int64_t, std::int64_t) {},
+      [&](std::int64_t first, std::int64_t count) {
+        for (std::int64_t w = 0; 64 * w < count; ++w) {
+          const std::uint64_t exists = low_bits(count - 64 * w);
+          const auto at = static_cast<std::size_t>(first / 64 + w);
+          out.is_true[at] = lanes.true_bits(id)[w] & exists;
+          if (!may_be_undefined) continue;
+          out.is_false[at] = lanes.false_bits(id)[w] & exists;
+          is_undefined = is_undefined || (out.is_true[at] | out.is_false[at]) != exists;
+        }
+      });
   if (!is_undefined) out.is_false.clear();
   return out;
 }
@@ -114,6 +147,7 @@ std::shared_ptr<const IntegerVector> shared_integer_vector(const BoxProgram& pro
   auto vector =
       std::make_shared<const IntegerVector>(integer_vector(program, id, program.axis(id)));
   known = vector;
+  program.keep_vector(vector);
   return vector;
 }
 

@@ -50,7 +50,7 @@ class CellAtom final : public RowAtom {
     auto& scratch = static_cast<Scratch&>(base);
     const std::uint64_t* is_true = nullptr;
     const std::uint64_t* is_false = nullptr;
-    if (!cache_.empty()) {
+    if (!cache_.empty() && block.fills_caches) {
       const std::uint64_t* words = cache_.get(block.q, [&](std::uint64_t* out) {
         compute({block.q, 0, words_per_row_}, scratch, out, out + words_per_row_);
       });

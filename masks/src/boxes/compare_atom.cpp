@@ -156,7 +156,8 @@ class CompareAtom final : public RowAtom {
     node_.op = is_equal ? IrOp::equal : is_strict ? IrOp::less : IrOp::less_equal;
     is_uniform_ = program.facts(query).depends == 0;
     queries_ = shared_integer_vector(program, query);
-    const IntegerVector keys = integer_vector(program, key, Axis::key);
+    const std::shared_ptr<const IntegerVector> shared_keys = shared_integer_vector(program, key);
+    const IntegerVector& keys = *shared_keys;
     kv_len_ = keys.length;
     words_per_row_ = (kv_len_ + 63) / 64;
     if (is_uniform_) {
@@ -259,7 +260,7 @@ class CompareAtom final : public RowAtom {
                              block.num_words);
       return plane_of(scratch.holds.data());
     }
-    if (!cache_.empty()) {
+    if (!cache_.empty() && block.fills_caches) {
       const std::uint64_t* words = cache_.get(is_uniform_ ? 0 : block.q, [&](std::uint64_t* out) {
         compute(out, value, 0, words_per_row_);
       });

@@ -5,23 +5,26 @@
 //  2. Compile (bit_program): turn the conditions into atoms that can give any row as bits
 //     (axis_atoms, compare_atom, table_atom, cell_atom) and logic over 64-bit words.
 //  3. Prune each tile row: bounds of all atoms over boxes of 2^l tiles (tile_pyramid) decide boxes
-//     that are wholly true or wholly false and defined; other boxes are halved down to single
-//     tiles.
-//  4. Evaluate the rows of the undecided tiles in blocks of words. A running `and` and `or` over
-//  the
-//     rows classify the tiles as full, empty or partial. A row whose inputs equal those of the row
-//     above is copied.
-//  5. Feed the tile row to SegmentBuilder, which stores the canonical form.
+//     that are wholly true or wholly false and defined; other boxes are halved, down to four tiles
+//     where tiles are numbered and down to single tiles where they are not.
+//  4. Number the undecided tiles (tile_numbers): tiles with one number hold the same cells, so one
+//     of them is evaluated. If most tiles turn out to be new, all are evaluated.
+//  5. Evaluate the rows of the other undecided tiles in blocks of words. A running `and` and `or`
+//     over the rows classify the tiles as full, empty or partial. A row whose inputs equal those of
+//     the row above is copied.
+//  6. Feed the tile row to SegmentBuilder, which stores the canonical form.
 //
-// Fits        `(q // 5) % 7 == (k // 5) % 7 & causal`: seven distinct rows and one diagonal string;
+// Fits        `@t[q // 64, k // 64]`: a tile for each set of entries; `bitand(q, k) == 0`: one tile;
+//             `(q // 5) % 7 == (k // 5) % 7 & causal`: seven distinct rows and one diagonal string;
 //             each row is one AND.
 // Does not    `(q * k) % 7 == 3`: every cell is interpreted.
 // Undefined   Programs that the bounds prove defined have one bit plane. Others have two (true,
 //             false). A cell in neither is undefined; the first one in row-major order is evaluated
 //             once more to name the cause.
-// Cost        time: O(tile rows * log(tile columns) + cells of undecided tiles / 64 * operators)
-//             memory: vectors of O(q_len + kv_len) an atom; caches of rows (96 MiB at most); the
-//             result; panels of undecided tiles, two a thread, but no more than four where two a
+// Cost        time: O(tile rows * log(tile columns) + undecided tiles * operators + cells of distinct
+//             undecided tiles / 64 * operators)
+//             memory: vectors of O(q_len + kv_len) an atom; caches of rows (96 MiB at most); 32 MiB
+//             of distinct tiles a thread; the result; panels of undecided tiles, two a thread, but no more than four where two a
 //             thread would take over 96 MiB together
 // Stops       The meter (work_meter.hpp) is asked every few rows and, in loops, every few million
 //             evaluations.
@@ -43,6 +46,7 @@
 
 #include "boxes/bit_program.hpp"
 #include "boxes/lane_eval.hpp"
+#include "boxes/tile_kinds.hpp"
 #include "fdma/base/parallel.hpp"
 #include "fdma/formats/segment_builder.hpp"
 #include "lower/engines.hpp"
@@ -57,12 +61,19 @@ using box::Plane;
 using box::Planes;
 using box::RowBlock;
 using box::TileBox;
+using box::TileKind;
+using box::TileKinds;
+using box::TileNumbers;
 
 /// The most decided tiles between undecided ones that are evaluated too, rather than cut a range.
 constexpr std::int32_t kMaxGap = 2;
 /// Rows of a block of words, or boxes of tiles, between two calls of must_stop.
 constexpr std::int64_t kRowsAtOnce = 16;
 constexpr std::int64_t kBoxesAtOnce = 256;
+/// Boxes of 2^kNumberedLevel tiles are the smallest that are bounded where tiles are numbered.
+constexpr int kNumberedLevel = 2;
+/// The most tile rows in a row whose boxes are not bounded.
+constexpr int kMaxSkip = 63;
 /// The most bytes that the panels of all threads take together, if there are more than a few.
 constexpr std::int64_t kMaxPanelBytes = std::int64_t{96} << 20;
 constexpr std::int64_t kFewPanels = 4;
@@ -81,12 +92,14 @@ struct Effort {
   double storing = 0;
   std::int64_t num_evaluated_tiles = 0;
   std::int64_t num_bounded_tiles = 0;
+  std::int64_t num_repeated_tiles = 0;
 
   void add(const Effort& other) {
     pruning += other.pruning;
     evaluating += other.evaluating;
     num_evaluated_tiles += other.num_evaluated_tiles;
     num_bounded_tiles += other.num_bounded_tiles;
+    num_repeated_tiles += other.num_repeated_tiles;
   }
 };
 
@@ -104,10 +117,13 @@ struct UndecidedRun {
   std::int64_t offset;  ///< words from the start of a panel row
 };
 
-/// One tile row: its classified tiles, and the bits of its undecided ranges row by row.
+/// One tile row: its classified tiles, and the kinds of its partial tiles or the bits of its
+/// undecided ranges row by row.
 struct Panel {
   std::int32_t tile_row = 0;
   std::vector<TileRange> ranges;
+  bool has_kinds = false;
+  std::vector<TileKind*> kinds;  ///< by tile column, where a tile is partial
   std::vector<UndecidedRun> tile_runs;
   std::vector<std::uint64_t> words;
   std::int64_t stride = 0;
@@ -119,9 +135,10 @@ enum class TileClass : std::uint8_t { empty, full, undecided };
 
 class Lowering {
  public:
-  Lowering(const BitProgram& program, std::int64_t q_len, std::int64_t kv_len, BlockShape block,
-           WorkMeter& meter)
+  Lowering(const BitProgram& program, const TileNumbers& numbers, std::int64_t q_len,
+           std::int64_t kv_len, BlockShape block, WorkMeter& meter)
       : program_(program),
+        numbers_(numbers),
         q_len_(q_len),
         kv_len_(kv_len),
         block_(block),
@@ -131,20 +148,24 @@ class Lowering {
         meter_(meter) {}
 
   struct Worker {
-    explicit Worker(const BitProgram& program)
-        : bits(program),
-          every(static_cast<std::size_t>(program.max_words())),
-          some(static_cast<std::size_t>(program.max_words())) {}
+    explicit Worker(const Lowering& lowering) : bits(lowering.program_) {
+      if (lowering.numbers_.is_usable()) {
+        kinds.emplace(lowering.numbers_, lowering.block_,
+                      std::int64_t{lowering.num_tile_rows_} * lowering.num_tile_cols_);
+      }
+    }
     BitProgram::Worker bits;
+    std::optional<TileKinds> kinds;
+    std::vector<std::uint64_t> bitmap;
+    int rows_to_skip = 0;  ///< rows whose boxes are not bounded
+    int last_skip = 0;
     std::vector<TileClass> classes;
-    std::vector<std::uint64_t> every;
-    std::vector<std::uint64_t> some;
     std::vector<std::uint64_t> row_every;
     std::vector<std::uint64_t> row_some;
   };
 
   std::int32_t num_tile_rows() const { return num_tile_rows_; }
-  const BitProgram& program() const { return program_; }
+  BlockShape block() const { return block_; }
   /// True once the meter has stopped the work. Panels evaluated since then may be incomplete.
   bool has_stopped() const { return meter_.has_stopped(); }
   /// Bytes of a panel whose tiles are all undecided.
@@ -155,16 +176,25 @@ class Lowering {
     panel.ranges.clear();
     panel.tile_runs.clear();
     panel.undefined.reset();
+    panel.has_kinds = false;
+    panel.effort = {};
     if (meter_.must_stop()) return;
     const Clock::time_point start = Clock::now();
-    prune(tile_row, worker);
-    panel.effort.pruning = seconds_since(start);
-    panel.effort.num_evaluated_tiles =
-        std::count(worker.classes.begin(), worker.classes.end(), TileClass::undecided);
-    panel.effort.num_bounded_tiles = num_tile_cols_ - panel.effort.num_evaluated_tiles;
+    const bool has_numbers = worker.kinds && worker.kinds->is_useful();
+    prune_for_numbers_or_cells(tile_row, has_numbers, worker);
     const Clock::time_point pruned = Clock::now();
-    plan_tile_runs(panel, worker);
-    for (const UndecidedRun& tile_run : panel.tile_runs) evaluate_tile_run(tile_run, panel, worker);
+    panel.effort.pruning = std::chrono::duration<double>(pruned - start).count();
+    const std::int64_t num_undecided =
+        std::count(worker.classes.begin(), worker.classes.end(), TileClass::undecided);
+    panel.effort.num_bounded_tiles = num_tile_cols_ - num_undecided;
+    if (!has_numbers || !find_kinds(panel, worker)) {
+      panel.effort.num_evaluated_tiles = num_undecided;
+      panel.effort.num_repeated_tiles = 0;
+      plan_tile_runs(panel, worker);
+      for (const UndecidedRun& tile_run : panel.tile_runs) {
+        evaluate_tile_run(tile_run, panel, worker, true);
+      }
+    }
     collect_ranges(panel, worker);
     panel.effort.evaluating = seconds_since(pruned);
   }
@@ -199,9 +229,92 @@ class Lowering {
     return std::min<std::int64_t>(block_.block_q, q_len_ - std::int64_t{tile_row} * block_.block_q);
   }
 
-  /// Classifies the tiles that bounds decide.
-  void prune(std::int32_t tile_row, Worker& worker) const {
-    worker.classes.resize(static_cast<std::size_t>(num_tile_cols_));
+  /// Numbers are as cheap as bounds: with them, boxes are not halved down to tiles, and rows in
+  /// which boxes decide little are followed by rows without bounds.
+  void prune_for_numbers_or_cells(std::int32_t tile_row, bool has_numbers, Worker& worker) const {
+    worker.classes.assign(static_cast<std::size_t>(num_tile_cols_), TileClass::undecided);
+    if (!has_numbers) {
+      prune(tile_row, 0, worker);
+      return;
+    }
+    if (worker.rows_to_skip > 0) {
+      --worker.rows_to_skip;
+      return;
+    }
+    prune(tile_row, kNumberedLevel, worker);
+    const std::int64_t num_undecided =
+        std::count(worker.classes.begin(), worker.classes.end(), TileClass::undecided);
+    const bool decides_little = num_undecided > num_tile_cols_ - num_tile_cols_ / 4;
+    worker.last_skip = decides_little ? std::min(2 * worker.last_skip + 1, kMaxSkip) : 0;
+    worker.rows_to_skip = worker.last_skip;
+  }
+
+  /// Gives every undecided tile its class, and its kind if it is partial. Evaluates one tile of
+  /// each number. False if a cell is undefined; then the row must be evaluated as a whole, which
+  /// finds the first such cell.
+  bool find_kinds(Panel& panel, Worker& worker) const {
+    using State = TileKinds::State;
+    TileKinds& kinds = *worker.kinds;
+    kinds.begin_row(panel.tile_row, rows_of(panel.tile_row) < block_.block_q);
+    panel.kinds.assign(static_cast<std::size_t>(num_tile_cols_), nullptr);
+    for (std::int32_t tile = 0; tile < num_tile_cols_; ++tile) {
+      TileClass& known = worker.classes[static_cast<std::size_t>(tile)];
+      if (known != TileClass::undecided) continue;
+      const bool is_cut = std::int64_t{tile + 1} * block_.block_kv > kv_len_;
+      TileKinds::Found found = kinds.find(tile, is_cut);
+      if (found.state != State::unknown) {
+        ++panel.effort.num_repeated_tiles;
+      } else {
+        found = evaluate_tile(panel, tile, worker);
+        if (panel.undefined || meter_.has_stopped()) {
+          reset_undecided(panel, worker);
+          return false;
+        }
+      }
+      known = found.state == State::empty  ? TileClass::empty
+              : found.state == State::full ? TileClass::full
+                                           : TileClass::undecided;
+      panel.kinds[static_cast<std::size_t>(tile)] = found.kind;
+    }
+    panel.has_kinds = true;
+    return true;
+  }
+
+  /// Undoes what find_kinds has done.
+  void reset_undecided(Panel& panel, Worker& worker) const {
+    std::fill(worker.classes.begin(), worker.classes.end(), TileClass::undecided);
+    panel.undefined.reset();
+    panel.effort.num_bounded_tiles = 0;
+    panel.tile_runs.clear();
+  }
+
+  /// Decides one tile by bounds or by its cells, and notes what it is.
+  TileKinds::Found evaluate_tile(Panel& panel, std::int32_t tile, Worker& worker) const {
+    using State = TileKinds::State;
+    const auto note = [&](State state) -> TileKinds::Found {
+      return {state, worker.kinds->add(state, {})};
+    };
+    const Outcomes outcomes = program_.outcomes({panel.tile_row, 0, tile}, worker.bits);
+    if (outcomes == kTrue || outcomes == kFalse) {
+      ++panel.effort.num_bounded_tiles;
+      return note(outcomes == kTrue ? State::full : State::empty);
+    }
+    ++panel.effort.num_evaluated_tiles;
+    const std::int64_t first_word = std::int64_t{tile} * block_.block_kv / 64;
+    panel.tile_runs.assign(1, {tile, tile + 1, first_word, end_word(tile + 1) - first_word, 0});
+    place_tile_runs(panel);
+    evaluate_tile_run(panel.tile_runs[0], panel, worker, false);
+    const TileClass known = worker.classes[static_cast<std::size_t>(tile)];
+    if (known == TileClass::empty) return note(State::empty);
+    if (known == TileClass::full) return note(State::full);
+    worker.bitmap.assign(static_cast<std::size_t>(block_.block_q) * block_.block_kv / 64, 0);
+    copy_tile(panel, tile, worker.bitmap.data());
+    return {State::partial, worker.kinds->add(State::partial, worker.bitmap)};
+  }
+
+  /// Classifies the tiles that bounds of boxes of at least 2^lowest tiles decide. The others are
+  /// undecided on entry and stay so.
+  void prune(std::int32_t tile_row, int lowest, Worker& worker) const {
     int top = 0;
     while ((std::int64_t{1} << top) < num_tile_cols_) ++top;
     std::vector<TileBox> stack{{tile_row, top, 0}};
@@ -211,7 +324,8 @@ class Lowering {
       stack.pop_back();
       const Outcomes outcomes = program_.outcomes(box, worker.bits);
       const bool is_decided = outcomes == kTrue || outcomes == kFalse;
-      if (!is_decided && box.level > 0) {
+      if (!is_decided && box.level <= lowest) continue;
+      if (!is_decided) {
         const std::int64_t right = 2 * box.index + 1;
         if ((right << (box.level - 1)) < num_tile_cols_) {
           stack.push_back({tile_row, box.level - 1, right});
@@ -222,9 +336,7 @@ class Lowering {
       const std::int64_t first = box.index << box.level;
       const std::int64_t end = std::min<std::int64_t>(num_tile_cols_, (box.index + 1) << box.level);
       std::fill(worker.classes.begin() + first, worker.classes.begin() + end,
-                outcomes == kTrue    ? TileClass::full
-                : outcomes == kFalse ? TileClass::empty
-                                     : TileClass::undecided);
+                outcomes == kTrue ? TileClass::full : TileClass::empty);
     }
   }
 
@@ -243,6 +355,11 @@ class Lowering {
       }
       panel.tile_runs.push_back({tile, tile + 1, first_word, end_word(tile + 1) - first_word, 0});
     }
+    place_tile_runs(panel);
+  }
+
+  /// Gives the ranges of a panel places in its words.
+  void place_tile_runs(Panel& panel) const {
     std::int64_t num_words = 0;
     for (UndecidedRun& tile_run : panel.tile_runs) {
       tile_run.offset = num_words;
@@ -262,7 +379,9 @@ class Lowering {
     return ceil_div(std::min(kv_len_, std::int64_t{end_tile} * block_.block_kv), 64);
   }
 
-  void evaluate_tile_run(const UndecidedRun& tile_run, Panel& panel, Worker& worker) const {
+  /// `is_whole_row`: most of the row is evaluated, so it may fill the caches of rows.
+  void evaluate_tile_run(const UndecidedRun& tile_run, Panel& panel, Worker& worker,
+                         bool is_whole_row) const {
     const auto num_words = static_cast<std::size_t>(tile_run.num_words);
     worker.row_every.assign(num_words, ~std::uint64_t{0});
     worker.row_some.assign(num_words, 0);
@@ -282,7 +401,7 @@ class Lowering {
           std::memcpy(out, out - panel.stride, static_cast<std::size_t>(count) * 8);
           continue;
         }
-        const RowBlock block{q_begin + r, first_word, count};
+        const RowBlock block{q_begin + r, first_word, count, is_whole_row};
         const Planes planes = program_.row(block, worker.bits);
         if (program_.may_be_undefined()) check_defined(planes, block, panel);
         store(planes.is_true, out, worker.row_every.data() + w, worker.row_some.data() + w, count);
@@ -358,6 +477,7 @@ class Lowering {
   }
 
   const BitProgram& program_;
+  const TileNumbers& numbers_;
   std::int64_t q_len_;
   std::int64_t kv_len_;
   BlockShape block_;
@@ -372,21 +492,40 @@ class Lowering {
 std::optional<BoxCell> run(const Lowering& lowering, int num_threads, SegmentBuilder& builder,
                            WorkMeter& meter, Effort& effort) {
   std::optional<BoxCell> undefined;
+  std::vector<TileSegment> segments;
   const auto feed = [&](const Panel& panel) {
     if (undefined || lowering.has_stopped()) return;
     undefined = panel.undefined;
     if (undefined) return;
     const Clock::time_point start = Clock::now();
-    builder.add_tile_row(panel.ranges, [&](std::int32_t tile, std::uint64_t* words) {
-      lowering.copy_tile(panel, tile, words);
-    });
+    if (panel.has_kinds) {
+      segments.clear();
+      for (const TileRange& range : panel.ranges) {
+        if (range.is_full) {
+          segments.push_back({range.first, range.end, 0, 0, SegmentKind::full, 0});
+          continue;
+        }
+        box::KindRun kinds(builder,
+                           std::span(panel.kinds)
+                               .subspan(static_cast<std::size_t>(range.first),
+                                        static_cast<std::size_t>(range.end - range.first)),
+                           lowering.block());
+        builder.add_partial_run(range.first, range.end, 0, kinds, segments);
+      }
+      builder.add_rows(panel.tile_row, 1, segments);
+      builder.skip_to(panel.tile_row + 1);
+    } else {
+      builder.add_tile_row(panel.ranges, [&](std::int32_t tile, std::uint64_t* words) {
+        lowering.copy_tile(panel, tile, words);
+      });
+    }
     effort.add(panel.effort);
     effort.storing += seconds_since(start);
     meter.add_tile_rows(1);
   };
   const std::int32_t num_rows = lowering.num_tile_rows();
   if (num_threads == 1 || num_rows == 1 || !has_worker_threads()) {
-    Lowering::Worker worker(lowering.program());
+    Lowering::Worker worker(lowering);
     Panel panel;
     for (std::int32_t row = 0; row < num_rows && !undefined && !lowering.has_stopped(); ++row) {
       lowering.evaluate(row, panel, worker);
@@ -402,7 +541,7 @@ std::optional<BoxCell> run(const Lowering& lowering, int num_threads, SegmentBui
         std::clamp(num_fitting, std::min(kFewPanels, num_wanted), num_wanted));
     std::vector<Panel> panels(num_tokens);
     tbb::enumerable_thread_specific<Lowering::Worker> workers(
-        [&] { return Lowering::Worker(lowering.program()); });
+        [&] { return Lowering::Worker(lowering); });
     std::int32_t next = 0;
     std::atomic<bool> is_over{false};
     // Tokens finish in order, so that panel `row % num_tokens` is free when row starts.
@@ -448,6 +587,7 @@ void fill_report(const Effort& effort, std::string condition, ProgramReport& rep
   report.method = std::move(condition);
   report.num_bounded_tiles = effort.num_bounded_tiles;
   report.num_evaluated_tiles = effort.num_evaluated_tiles;
+  report.num_repeated_tiles = effort.num_repeated_tiles;
   report.phases = {{"preparing conditions", effort.preparing},
                    {"bounding tiles", effort.pruning},
                    {"evaluating cells", effort.evaluating},
@@ -476,9 +616,12 @@ Result<SegmentMask> lower_boxes(const IrProgram& program, BlockShape block, int 
       return Error{ErrorCode::unsupported,
                    fmt::format("any / all: nested more than {} deep", box::kMaxLoopDepth)};
     }
+    // Before the bit program, which adds nodes.
+    const TileNumbers numbers(prepared, block);
     const BitProgram bits(prepared, block);
+    prepared.forget_vectors();
     if (meter.must_stop()) return meter.error();
-    const Lowering lowering(bits, program.q_len, program.kv_len, block, meter);
+    const Lowering lowering(bits, numbers, program.q_len, program.kv_len, block, meter);
     Effort effort;
     effort.preparing = seconds_since(start);
     const std::optional<BoxCell> undefined = run(lowering, num_threads, builder, meter, effort);

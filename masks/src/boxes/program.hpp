@@ -2,6 +2,7 @@
 // dependencies and the range of its values.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -61,6 +62,12 @@ class BoxProgram {
   void take_cache_bytes(std::int64_t bytes) const { cache_bytes_left_ -= bytes; }
   /// The place where shared_integer_vector (axis_vector.hpp) keeps its result; for one thread only.
   std::weak_ptr<const IntegerVector>& known_vector(IrId id) const { return vectors_[id]; }
+  /// Keeps a vector for users to come, in place of the one that was kept longest. forget_vectors
+  /// ends this.
+  void keep_vector(std::shared_ptr<const IntegerVector> vector) const {
+    kept_vectors_[num_kept_++ % kept_vectors_.size()] = std::move(vector);
+  }
+  void forget_vectors() const { kept_vectors_.fill(nullptr); }
 
   std::int64_t q_len() const { return q_len_; }
   std::int64_t kv_len() const { return kv_len_; }
@@ -99,6 +106,8 @@ class BoxProgram {
   WorkMeter* meter_;
   mutable std::int64_t cache_bytes_left_ = kMaxCacheBytes;
   mutable std::unordered_map<IrId, std::weak_ptr<const IntegerVector>> vectors_;
+  mutable std::array<std::shared_ptr<const IntegerVector>, 8> kept_vectors_;
+  mutable std::size_t num_kept_ = 0;
   TableRanges tables_;
   std::vector<IrNode> nodes_;
   std::vector<NodeFacts> facts_;

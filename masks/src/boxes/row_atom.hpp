@@ -35,11 +35,13 @@ struct Planes {
 };
 inline Planes defined(Plane is_true) { return {is_true, is_true.complement()}; }
 
-/// Words [first, first + count) of row q.
+/// Words [first, first + count) of row q. Caches of whole rows may be filled for it if most of the
+/// row will be asked for.
 struct RowBlock {
   std::int64_t q;
   std::int64_t first_word;
   std::int64_t num_words;
+  bool fills_caches = true;
 };
 
 /// Tiles [index << level, (index + 1) << level) of a tile row.

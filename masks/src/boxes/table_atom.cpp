@@ -80,7 +80,7 @@ class TableAtom final : public RowAtom {
     if (is_undefined_row(block.q)) return {kNone, kNone};
     const std::int64_t offset = queries_.offsets[static_cast<std::size_t>(block.q)];
     const std::uint64_t* words = nullptr;
-    if (!cache_.empty()) {
+    if (!cache_.empty() && block.fills_caches) {
       words =
           cache_.get(block.q, [&](std::uint64_t* out) { compute(out, offset, 0, words_per_row_); });
       if (words != nullptr) words += block.first_word;

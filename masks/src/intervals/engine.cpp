@@ -51,6 +51,11 @@ constexpr std::size_t kMaxHeavyBands =
 // row and key; likewise query intervals of all keys (8 bytes each).
 constexpr std::size_t kFreePieces = std::size_t{1} << 20;
 constexpr std::size_t kPiecesPerPosition = 6;
+// The most pieces that bit operators may read and write together, likewise. Functions made of single
+// bits have a piece for each position and rows with many intervals, so it is not worth while to make
+// all of them.
+constexpr std::size_t kFreeBitPieces = std::size_t{1} << 18;
+constexpr std::size_t kBitPiecesPerPosition = 4;
 constexpr std::size_t kFreeColumnIntervals = std::size_t{1} << 20;
 constexpr std::size_t kColumnIntervalsPerKey = 16;
 
@@ -64,7 +69,8 @@ struct Analysis {
   std::vector<std::size_t> weights;  // pieces that are visited to evaluate a condition
   std::vector<int> depths;           // of nested different logical operators
   IrId without_form = -1;            // a node that the engine cannot express
-  IrId without_function = -1;        // a node whose function has too many pieces or no value
+  bool has_too_many_bits = false;
+  IrId without_function = -1;  // a node whose function has too many pieces or no value
 
   explicit Analysis(const IrProgram& p) : program(p) {}
 };
@@ -75,6 +81,11 @@ bool is_comparison(IrOp op) {
 bool is_logical(IrOp op) {
   return op == IrOp::logical_and || op == IrOp::logical_or || op == IrOp::logical_xor ||
          op == IrOp::logical_not || op == IrOp::where_condition;
+}
+
+bool is_bit_operator(IrOp op) {
+  return op == IrOp::bit_and || op == IrOp::bit_or || op == IrOp::bit_xor || op == IrOp::shl ||
+         op == IrOp::shr;
 }
 
 constexpr std::uint8_t kBoth = kMentionsQ | kMentionsK;
@@ -97,6 +108,42 @@ IrId node_without_form(const IrProgram& program, const std::vector<std::uint8_t>
     }
   }
   return -1;
+}
+
+// The pieces that bit operators on functions of positions alone (no table) will read and write, to
+// within a small factor: shr(q, 2) has a quarter as many pieces as rows, and bitand keeps the pieces
+// of its operand, or has one for each row where the operand is q itself.
+std::size_t expected_bit_pieces(const IrProgram& program,
+                                const std::vector<std::uint8_t>& mentions) {
+  std::vector<std::size_t> pieces(program.nodes.size(), 1);  // 1: linear, or not known
+  std::size_t total = 0;
+  for (std::size_t i = 0; i < program.nodes.size(); ++i) {
+    const IrNode& node = program.nodes[i];
+    if (mentions[i] != kMentionsQ && mentions[i] != kMentionsK) continue;
+    if (node.op == IrOp::lookup || node.op == IrOp::test) continue;
+    const auto length =
+        static_cast<std::size_t>(mentions[i] == kMentionsQ ? program.q_len : program.kv_len);
+    const bool cuts =
+        is_bit_operator(node.op) || node.op == IrOp::floor_div || node.op == IrOp::mod;
+    std::size_t num_read = 0;
+    for (int c = 0; c < node.num_children; ++c) {
+      num_read += pieces[static_cast<std::size_t>(node.children[c])];
+    }
+    pieces[i] = std::min(num_read, length);
+    const IrNode& first = program.node(node.children[0]);
+    if (cuts && (first.op == IrOp::q || first.op == IrOp::k)) {
+      const std::int64_t by = node.num_children == 2 ? program.node(node.children[1]).value : 0;
+      if (node.op == IrOp::shr) {
+        pieces[i] = by >= 0 && by < 62 ? (length >> by) + 1 : 1;
+      } else if (node.op != IrOp::shl) {
+        pieces[i] = node.op == IrOp::floor_div || node.op == IrOp::mod
+                        ? length / static_cast<std::size_t>(std::max<std::int64_t>(by, 1)) + 1
+                        : length;
+      }
+    }
+    if (is_bit_operator(node.op)) total += num_read + pieces[i];
+  }
+  return total;
 }
 
 // The last node that reads the function of each node; the end for nodes that regions are made of.
@@ -128,6 +175,12 @@ bool analyse(Analysis& a, IntervalEffort& effort) {
   const std::size_t max_pieces =
       kFreePieces + kPiecesPerPosition * static_cast<std::size_t>(program.q_len + program.kv_len);
   std::size_t num_pieces = 0;  // of the kept functions
+  std::size_t num_bit_pieces = 0;
+  const std::size_t max_bit_pieces =
+      kFreeBitPieces +
+      kBitPiecesPerPosition * static_cast<std::size_t>(program.q_len + program.kv_len);
+  a.has_too_many_bits = expected_bit_pieces(program, a.mentions) > max_bit_pieces;
+  if (a.has_too_many_bits) return false;
   const auto constant_on = [&](std::int64_t n, const IrNode& node) {
     return std::make_shared<const Piecewise>(Piecewise::constant(n, node.value));
   };
@@ -173,7 +226,9 @@ bool analyse(Analysis& a, IntervalEffort& effort) {
     }
     a.weights[i] = a.functions[i]->pieces().size();
     num_pieces += a.weights[i];
-    if (num_pieces > max_pieces || !effort.spend(num_read + a.weights[i])) {
+    if (is_bit_operator(node.op)) num_bit_pieces += num_read + a.weights[i];
+    if (num_pieces > max_pieces || num_bit_pieces > max_bit_pieces ||
+        !effort.spend(num_read + a.weights[i])) {
       a.without_function = static_cast<IrId>(i);
       return false;
     }
@@ -436,6 +491,7 @@ std::string reason_to_decline(const Analysis& a) {
     return fmt::format("{} is no comparison of a function of q with one of k",
                        text(a.without_form));
   }
+  if (a.has_too_many_bits) return "the functions of single bits have a piece for each position";
   if (a.without_function >= 0) {
     return fmt::format("{} is not linear on few pieces, or not defined everywhere",
                        text(a.without_function));

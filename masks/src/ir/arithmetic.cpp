@@ -118,9 +118,30 @@ NodeRange shr::range(const NodeRange& a, const NodeRange& b) {
   return power.has_values() ? quotient(a, power, power.may_be_undefined) : power;
 }
 
+// The low bits that may differ within a range; the bits above are those of every value.
+std::uint64_t free_bits(const NodeRange& a) {
+  const auto differ = static_cast<std::uint64_t>(a.lo) ^ static_cast<std::uint64_t>(a.hi);
+  return differ == 0 ? 0 : ~std::uint64_t{0} >> std::countl_zero(differ);
+}
+
+// Narrows the bounds of values that are not negative to those that have all bits of `ones` and no
+// bit outside `possible`.
+NodeRange with_bits(NodeRange hull, std::uint64_t ones, std::uint64_t possible) {
+  hull.lo = std::max(hull.lo, static_cast<std::int64_t>(ones));
+  hull.hi = std::min(hull.hi, static_cast<std::int64_t>(possible));
+  return hull;
+}
+
 NodeRange bit_and::range(const NodeRange& a, const NodeRange& b) {
   if (are_values(a, b)) return NodeRange::of_value(a.lo & b.lo);
-  if (a.lo >= 0 && b.lo >= 0) return {0, std::min(a.hi, b.hi), false};
+  if (a.lo >= 0 && b.lo >= 0) {
+    const std::uint64_t free_a = free_bits(a);
+    const std::uint64_t free_b = free_bits(b);
+    const auto x = static_cast<std::uint64_t>(a.lo);
+    const auto y = static_cast<std::uint64_t>(b.lo);
+    return with_bits({0, std::min(a.hi, b.hi), false}, (x & ~free_a) & (y & ~free_b),
+                     (x | free_a) & (y | free_b));
+  }
   if (a.lo >= 0 || b.lo >= 0) return {0, a.lo >= 0 ? a.hi : b.hi, false};
   return bit_hull(a, b);
 }
@@ -128,12 +149,25 @@ NodeRange bit_and::range(const NodeRange& a, const NodeRange& b) {
 NodeRange bit_or::range(const NodeRange& a, const NodeRange& b) {
   if (are_values(a, b)) return NodeRange::of_value(a.lo | b.lo);
   NodeRange hull = bit_hull(a, b);
-  if (a.lo >= 0 && b.lo >= 0) hull.lo = std::max(a.lo, b.lo);
+  if (a.lo >= 0 && b.lo >= 0) {
+    const std::uint64_t free_a = free_bits(a);
+    const std::uint64_t free_b = free_bits(b);
+    const auto x = static_cast<std::uint64_t>(a.lo);
+    const auto y = static_cast<std::uint64_t>(b.lo);
+    hull.lo = std::max(a.lo, b.lo);
+    return with_bits(hull, (x & ~free_a) | (y & ~free_b), (x | free_a) | (y | free_b));
+  }
   return hull;
 }
 
 NodeRange bit_xor::range(const NodeRange& a, const NodeRange& b) {
-  return are_values(a, b) ? NodeRange::of_value(a.lo ^ b.lo) : bit_hull(a, b);
+  if (are_values(a, b)) return NodeRange::of_value(a.lo ^ b.lo);
+  const NodeRange hull = bit_hull(a, b);
+  if (a.lo < 0 || b.lo < 0) return hull;
+  const std::uint64_t free = free_bits(a) | free_bits(b);
+  const std::uint64_t known =
+      (static_cast<std::uint64_t>(a.lo) ^ static_cast<std::uint64_t>(b.lo)) & ~free;
+  return with_bits(hull, known, known | free);
 }
 
 }  // namespace arithmetic

@@ -22,9 +22,8 @@ std::string_view to_string(LoweringEngine engine);
 
 /// How one program of a MaskIr was lowered.
 ///
-/// Tiles       a tile is decided by bounds, or its cells are evaluated; an engine that treats a tile
-///             neither way (interval form has no tiles, a repeated tile is copied) counts it in
-///             neither number
+/// Tiles       a tile is decided by bounds, its cells are evaluated, or it repeats a tile that is known;
+///             an engine that does not go from tile to tile, as interval form, counts none
 struct ProgramReport {
   struct Decline {
     LoweringEngine engine;
@@ -41,6 +40,7 @@ struct ProgramReport {
   std::int64_t num_tiles = 0;
   std::int64_t num_bounded_tiles = 0;
   std::int64_t num_evaluated_tiles = 0;
+  std::int64_t num_repeated_tiles = 0;
   std::vector<Phase> phases;  ///< of the engine that made the mask
 };
 

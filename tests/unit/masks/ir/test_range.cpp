@@ -53,6 +53,22 @@ TEST(Ranges, GuardsMakeLookUpsHarmless) {
   EXPECT_FALSE(ranges.root({30, 80, 0, 50}).may_be_undefined);
 }
 
+// 64 .. 95 and 96 .. 127 share bit 64; 64 .. 95 and 128 .. 159 share no bit above the free ones.
+TEST(Ranges, BitOperatorsKeepTheBitsAboveTheFreeOnes) {
+  const NodeRange sides[2] = {{64, 95, false}, {96, 127, false}};
+  const NodeRange others[2] = {{64, 95, false}, {128, 159, false}};
+  const auto range = [](IrOp op, const NodeRange* operands) {
+    IrNode node{op};
+    node.num_children = 2;
+    return range_of(node, operands);
+  };
+  EXPECT_EQ(range(IrOp::bit_and, sides), (NodeRange{64, 95, false}));
+  EXPECT_EQ(range(IrOp::bit_or, sides), (NodeRange{96, 127, false}));
+  EXPECT_EQ(range(IrOp::bit_xor, sides), (NodeRange{32, 63, false}));
+  EXPECT_EQ(range(IrOp::bit_and, others), (NodeRange{0, 31, false}));
+  EXPECT_EQ(range(IrOp::bit_or, others), (NodeRange{192, 223, false}));
+}
+
 TEST(Ranges, ExtremesOverflow) {
   const std::int64_t largest = std::numeric_limits<std::int64_t>::max();
   IrNode node{IrOp::add};

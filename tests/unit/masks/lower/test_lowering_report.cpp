@@ -53,14 +53,26 @@ TEST(LoweringReport, SaysWhyIntervalFormDeclined) {
   EXPECT_THAT(program.method, HasSubstr("cell by cell"));
 }
 
-// Causal decides 28 of 64 tiles by bounds; all others need their cells.
+// The 28 tiles above the diagonal are empty; those in a box of four are decided by bounds, the others
+// by their numbers. The product makes every other tile new.
 TEST(LoweringReport, CountsTilesByTheWayTheyWereDecided) {
   LowerOptions options;
   options.engine = LoweringEngine::box;
   const ProgramReport program = report_of("causal & (q * k) % 7 < 3", 1024, options).programs[0];
   EXPECT_EQ(program.num_tiles, 64);
-  EXPECT_EQ(program.num_bounded_tiles, 28);
+  EXPECT_EQ(program.num_bounded_tiles, 16);
+  EXPECT_EQ(program.num_repeated_tiles, 12);
   EXPECT_EQ(program.num_evaluated_tiles, 36);
+}
+
+TEST(LoweringReport, CountsTilesThatRepeat) {
+  LowerOptions options;
+  options.engine = LoweringEngine::box;
+  options.num_threads = 1;
+  const ProgramReport program = report_of("bitand(q, k) == 0", 4096, options).programs[0];
+  EXPECT_EQ(program.num_tiles, 1024);
+  EXPECT_EQ(program.num_evaluated_tiles, 1);
+  EXPECT_EQ(program.num_bounded_tiles + program.num_repeated_tiles, 1023);
 }
 
 TEST(LoweringReport, HasOneEntryForEachProgram) {

@@ -1,0 +1,86 @@
+// The distinct partial tiles that a thread of the box engine has met, and their way into the
+// builder.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "boxes/tile_numbers.hpp"
+#include "fdma/formats/segment_builder.hpp"
+
+namespace fdma::box {
+
+/// A partial tile's cells in bitmap order.
+struct TileKind {
+  std::vector<std::uint64_t> words;
+  std::uint64_t hash = 0;    ///< hash_words of words
+  std::int32_t bitmap = -1;  ///< its index in the builder; -1 before it is interned
+};
+
+/// The kinds of one thread by tile number. They stay where they are, so panels may point to them.
+class TileKinds {
+ public:
+  /// What is known about a tile. `kind` is set where it is partial.
+  enum class State : std::uint8_t { unknown, empty, full, partial };
+  struct Found {
+    State state = State::unknown;
+    TileKind* kind = nullptr;
+  };
+
+  /// `num_tiles`: of the whole mask. It bounds how many tiles may be new before this is given up.
+  TileKinds(const TileNumbers& numbers, BlockShape block, std::int64_t num_tiles);
+
+  /// False once most tiles turned out to be new, or their bitmaps take too much memory.
+  bool is_useful() const { return is_useful_; }
+  /// `is_cut_below`: the tile row is not whole.
+  void begin_row(std::int32_t tile_row, bool is_cut_below);
+  Found find(std::int32_t tile_col, bool is_cut_right);
+  /// Says what the tile that `find` was last asked for is. `words` are its cells where it is
+  /// partial.
+  TileKind* add(State state, std::span<const std::uint64_t> words);
+
+ private:
+  struct Entry {
+    State state = State::unknown;
+    std::int32_t kind = -1;
+  };
+  Entry& entry(std::int32_t number);
+
+  TileNumbers::Worker numbers_;
+  std::int64_t bitmap_bytes_;
+  std::int64_t max_new_;
+  bool is_useful_ = true;
+  bool is_cut_below_ = false;
+  bool is_cut_right_ = false;
+  std::int32_t number_ = TileNumbers::Worker::kNone;
+  std::int64_t num_found_ = 0;
+  std::int64_t num_new_ = 0;
+  std::deque<TileKind> kinds_;
+  std::vector<Entry> entries_;  ///< four a number: whole, cut at the right, below, both
+};
+
+/// Consecutive partial tiles by their kinds.
+class KindRun final : public PartialRun {
+ public:
+  KindRun(SegmentBuilder& builder, std::span<TileKind* const> kinds, BlockShape block)
+      : builder_(builder), kinds_(kinds), block_(block) {}
+
+  std::int64_t num_intervals(std::int64_t limit) override;
+  std::int64_t run_end(std::int64_t tile) override;
+  std::uint64_t bitmap_hash(std::int64_t tile) override { return at(tile).hash; }
+  std::int32_t intern(std::int64_t tile, std::uint64_t hash) override;
+  void write_panel(std::vector<std::int64_t>& offsets, std::vector<Interval>& intervals) override;
+
+ private:
+  TileKind& at(std::int64_t tile) const { return *kinds_[static_cast<std::size_t>(tile)]; }
+  template <class Visit>
+  void for_each_interval(Visit&& visit) const;
+
+  SegmentBuilder& builder_;
+  std::span<TileKind* const> kinds_;
+  BlockShape block_;
+};
+
+}  // namespace fdma::box

@@ -1,0 +1,583 @@
+// Method
+//   Leaves   The largest parts that vary along one axis are computed as vectors. Over a tile, an
+//            integer part is a base (its least value) plus local values; equal local values, with
+//            their undefined positions, are one class. q over a tile of 128 rows is 128 * row plus
+//            0 .. 127, so all its tiles have one class.
+//   Steps    The nodes above are numbered from their operands' bases and classes. Additions add
+//            bases, comparisons depend on the difference of bases, bit operations split where bases
+//            are multiples of a power of two above the local values, and a table depends on the
+//            entries that the tile reads. Other operators depend on bases and classes as they are.
+//            Equal operator, bases and classes give an equal class: a look-up in a hash table.
+//   Logic    Operands that are true or false all over the tile fold, so `causal & x` has the class
+//            of x below the diagonal.
+//
+// Fits     `@t[q // 64, k // 64]` in blocks of 128: 16 classes; neighbours in Morton order: the
+//          difference of two corners; `bitand(q, k) == 0`: two classes
+// Does not random indices or @seen[q, k] (every tile its own class); loops; the caller then goes on
+//          without numbers
+// Cost     some 10 ns for each tile and step
+#include "boxes/tile_numbers.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <span>
+#include <unordered_map>
+
+#include "boxes/axis_vector.hpp"
+#include "boxes/row_bits.hpp"
+#include "fdma/base/interval.hpp"
+#include "fdma/formats/segment_builder.hpp"
+
+namespace fdma::box {
+namespace {
+
+/// Below, the sum of any few bases and bounds does not overflow.
+constexpr std::int64_t kLimit = std::int64_t{1} << 60;
+/// The most local values that a class lists, and the most entries of a table that a tile may read.
+constexpr std::size_t kMaxValues = 8;
+constexpr std::int64_t kMaxBits = 64;
+constexpr std::int64_t kMaxIntegers = 4;  // of 16 bits each
+constexpr std::size_t kMemoBits = 8;
+/// The most classes of one worker.
+constexpr std::size_t kMaxNumbers = std::size_t{1} << 16;
+/// The most positions read to find the windows of a diagonal part.
+constexpr std::int64_t kMaxWindowCells = std::int64_t{1} << 26;
+
+constexpr std::int32_t kFalseId = TileNumbers::Worker::kEmpty;
+constexpr std::int32_t kTrueId = TileNumbers::Worker::kFull;
+constexpr std::int32_t kZeroId = 2;  // an integer with no local part
+constexpr std::int32_t kNoId = TileNumbers::Worker::kNone;
+
+bool is_small(std::int64_t value) { return value > -kLimit && value < kLimit; }
+
+/// Bounds [lo, hi] of local values, or none where an operand has none or they are wide.
+template <class Local>
+Local bounds(bool are_known, std::int64_t lo, std::int64_t hi, bool is_defined) {
+  if (!are_known || !is_small(lo) || !is_small(hi)) return {-kLimit, kLimit, is_defined};
+  return {lo, hi, is_defined};
+}
+
+bool is_loop(IrOp op) { return op == IrOp::any_of || op == IrOp::all_of || op == IrOp::loop; }
+
+bool is_logic(IrOp op) {
+  return op == IrOp::logical_and || op == IrOp::logical_or || op == IrOp::logical_xor ||
+         op == IrOp::logical_not || op == IrOp::where_condition;
+}
+
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+  return hash ^ (hash >> 29);
+}
+
+}  // namespace
+
+// Numbers the contents of leaves over a tile.
+class TileNumbers::Interner {
+ public:
+  Interner(std::vector<Local>& locals, std::vector<std::int64_t>& values)
+      : locals_(locals), values_(values) {
+    locals_.assign(3, {});
+    locals_[kZeroId].num_values = 1;
+    values_.push_back(0);
+  }
+
+  Number integers(Axis axis, const IntegerVector& vector, std::int64_t begin, std::int64_t end) {
+    const NodeRange range = vector.range(begin, end);
+    const std::int64_t base = range.has_values() ? range.lo : 0;
+    if (range.is_constant()) return {base, kZeroId};
+    start(axis, 0, end - begin);
+    for (std::int64_t i = begin; i < end; ++i) {
+      content_.push_back(
+          vector.is_undefined(i)
+              ? 0
+              : static_cast<std::int64_t>(
+                    static_cast<std::uint64_t>(vector.values[static_cast<std::size_t>(i)]) -
+                    static_cast<std::uint64_t>(base)));
+    }
+    if (range.may_be_undefined) append_bits(vector.undefined, begin, end);
+    const auto [id, is_new] = find();
+    if (is_new) {
+      Local& local = locals_.back();
+      local.is_defined = !range.may_be_undefined;
+      const bool is_bounded = is_small(base) && (!range.has_values() || is_small(range.hi));
+      local.hi = range.has_values() && is_bounded ? range.hi - base : 0;
+      if (!is_bounded || local.hi >= kLimit) {
+        local.lo = -kLimit;
+        local.hi = kLimit;
+      }
+      list_values(local, end - begin);
+    }
+    return {base, id};
+  }
+
+  Number conditions(Axis axis, const ConditionVector& vector, std::int64_t begin,
+                    std::int64_t end) {
+    const Outcomes outcomes = vector.range(begin, end);
+    if (outcomes == kTrue) return {0, kTrueId};
+    if (outcomes == kFalse) return {0, kFalseId};
+    start(axis, 1, end - begin);
+    append_bits(vector.is_true, begin, end);
+    if (!vector.is_false.empty()) append_bits(vector.is_false, begin, end);
+    const auto [id, is_new] = find();
+    if (is_new) locals_.back().is_defined = (outcomes & kUndefined) == 0;
+    return {0, id};
+  }
+
+ private:
+  // Equal values along two axes are two classes.
+  void start(Axis axis, std::int64_t is_condition, std::int64_t length) {
+    content_.assign(1, 16 * length + 2 * static_cast<std::int64_t>(axis) + is_condition);
+  }
+
+  void append_bits(const std::vector<std::uint64_t>& words, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t at = begin; at < end; at += 64) {
+      content_.push_back(static_cast<std::int64_t>(
+          read_bits(words.data(), at, static_cast<int>(std::min<std::int64_t>(64, end - at)))));
+    }
+  }
+
+  // The class of content_, and whether it is new.
+  std::pair<std::int32_t, bool> find() {
+    std::uint64_t hash = content_.size();
+    for (const std::int64_t word : content_) hash = mix(hash, static_cast<std::uint64_t>(word));
+    const auto [first, last] = known_.equal_range(hash);
+    for (auto at = first; at != last; ++at) {
+      if (contents_[static_cast<std::size_t>(at->second)] == content_) {
+        return {static_cast<std::int32_t>(at->second) + 3, false};
+      }
+    }
+    known_.emplace(hash, static_cast<std::int32_t>(contents_.size()));
+    contents_.push_back(content_);
+    locals_.emplace_back();
+    return {static_cast<std::int32_t>(locals_.size()) - 1, true};
+  }
+
+  void list_values(Local& local, std::int64_t count) {
+    if (!local.is_defined) return;
+    std::vector<std::int64_t> distinct;
+    for (std::int64_t i = 1; i <= count; ++i) {
+      const std::int64_t value = content_[static_cast<std::size_t>(i)];
+      const auto at = std::lower_bound(distinct.begin(), distinct.end(), value);
+      if (at != distinct.end() && *at == value) continue;
+      if (distinct.size() == kMaxValues) return;
+      distinct.insert(at, value);
+    }
+    local.first_value = static_cast<std::int32_t>(values_.size());
+    local.num_values = static_cast<std::int32_t>(distinct.size());
+    values_.insert(values_.end(), distinct.begin(), distinct.end());
+  }
+
+  std::vector<Local>& locals_;
+  std::vector<std::int64_t>& values_;
+  std::vector<std::int64_t> content_;
+  std::vector<std::vector<std::int64_t>> contents_;
+  std::unordered_multimap<std::uint64_t, std::int32_t> known_;
+};
+
+TileNumbers::~TileNumbers() = default;
+
+TileNumbers::TileNumbers(const BoxProgram& program, BlockShape block)
+    : q_len_(program.q_len()),
+      kv_len_(program.kv_len()),
+      block_(block),
+      num_tile_rows_(ceil_div(q_len_, block.block_q)),
+      window_step_(std::gcd(block.block_q, block.block_kv)),
+      program_(program) {
+  std::vector<IrId> found;
+  std::vector<bool> is_seen(static_cast<std::size_t>(program.num_nodes()), false);
+  std::vector<IrId> stack{program.root()};
+  while (!stack.empty()) {
+    const IrId id = stack.back();
+    stack.pop_back();
+    if (is_seen[static_cast<std::size_t>(id)]) continue;
+    is_seen[static_cast<std::size_t>(id)] = true;
+    found.push_back(id);
+    if (program.axis(id) != Axis::cell) continue;
+    const IrNode& node = program.node(id);
+    if (is_loop(node.op)) {
+      is_usable_ = false;
+      return;
+    }
+    for (int c = 0; c < node.num_children; ++c) stack.push_back(node.children[c]);
+  }
+  std::sort(found.begin(), found.end());
+  Interner interner(locals_, values_);
+  std::vector<std::int32_t> place(is_seen.size(), -1);
+  for (const IrId id : found) {
+    if (program.axis(id) == Axis::cell) continue;
+    if (!is_usable_ || program.must_stop()) return;
+    place[static_cast<std::size_t>(id)] = static_cast<std::int32_t>(leaves_.size());
+    add_leaf(program, id, program.axis(id), interner);
+  }
+  for (const IrId id : found) {
+    if (program.axis(id) != Axis::cell) continue;
+    const IrNode& node = program.node(id);
+    const NodeRange& range = program.facts(id).range;
+    Step step{node.op, node.value, node.num_children, {-1, -1, -1, -1}, range.may_be_undefined,
+              range};
+    for (int c = 0; c < node.num_children; ++c) {
+      step.children[c] = place[static_cast<std::size_t>(node.children[c])];
+    }
+    place[static_cast<std::size_t>(id)] = static_cast<std::int32_t>(leaves_.size() + steps_.size());
+    steps_.push_back(step);
+  }
+}
+
+void TileNumbers::add_leaf(const BoxProgram& program, IrId id, Axis axis, Interner& interner) {
+  // The first position of each tile or window, and the length of a whole one.
+  std::int64_t first = 0;
+  std::int64_t step = 1;
+  std::int64_t size = 1;
+  const std::int64_t length = axis_length(program, axis);
+  if (axis == Axis::query) step = size = block_.block_q;
+  if (axis == Axis::key) step = size = block_.block_kv;
+  if (axis == Axis::diagonal) {
+    // The first tile row's first tile has its window at q_len - block_q; windows of later rows
+    // begin before position 0 where the last tile row is not whole.
+    step = window_step_;
+    size = block_.block_q + block_.block_kv - 1;
+    first = q_len_ - num_tile_rows_ * block_.block_q;
+    if (length / step * size > kMaxWindowCells) {
+      is_usable_ = false;
+      return;
+    }
+  }
+  Leaf leaf{axis, {}};
+  const auto fill = [&](auto&& number) {
+    for (std::int64_t begin = first; begin < length; begin += step) {
+      leaf.numbers.push_back(
+          number(std::max<std::int64_t>(begin, 0), std::min(length, begin + size)));
+    }
+  };
+  if (is_condition(program.node(id).op)) {
+    const ConditionVector vector = condition_vector(program, id, axis);
+    fill([&](std::int64_t begin, std::int64_t end) {
+      return interner.conditions(axis, vector, begin, end);
+    });
+  } else {
+    const std::shared_ptr<const IntegerVector> vector = shared_integer_vector(program, id);
+    fill([&](std::int64_t begin, std::int64_t end) {
+      return interner.integers(axis, *vector, begin, end);
+    });
+  }
+  leaves_.push_back(std::move(leaf));
+}
+
+TileNumbers::Worker::Worker(const TileNumbers& numbers)
+    : numbers_(numbers),
+      known_(numbers.leaves_.size() + numbers.steps_.size()),
+      locals_(numbers.locals_),
+      slots_(1024),
+      memos_(numbers.steps_.size()) {
+  for (std::size_t i = 0; i < numbers.leaves_.size(); ++i) {
+    const Axis axis = numbers.leaves_[i].axis;
+    if (axis == Axis::key) key_leaves_.push_back(i);
+    if (axis == Axis::diagonal) diagonal_leaves_.push_back(i);
+    if (axis == Axis::none) known_[i] = numbers.leaves_[i].numbers[0];
+  }
+}
+
+void TileNumbers::Worker::begin_row(std::int32_t tile_row) {
+  tile_row_ = tile_row;
+  for (std::size_t i = 0; i < numbers_.leaves_.size(); ++i) {
+    const Leaf& leaf = numbers_.leaves_[i];
+    if (leaf.axis == Axis::query) known_[i] = leaf.numbers[static_cast<std::size_t>(tile_row)];
+  }
+}
+
+std::int32_t TileNumbers::Worker::number(std::int32_t tile_col) {
+  for (const std::size_t i : key_leaves_) {
+    known_[i] = numbers_.leaves_[i].numbers[static_cast<std::size_t>(tile_col)];
+  }
+  if (!diagonal_leaves_.empty()) {
+    const BlockShape block = numbers_.block_;
+    const std::int64_t window = (std::int64_t{tile_col} * block.block_kv +
+                                 (numbers_.num_tile_rows_ - 1 - tile_row_) * block.block_q) /
+                                numbers_.window_step_;
+    for (const std::size_t i : diagonal_leaves_) {
+      known_[i] = numbers_.leaves_[i].numbers[static_cast<std::size_t>(window)];
+    }
+  }
+  std::size_t next = numbers_.leaves_.size();
+  for (std::size_t i = 0; i < numbers_.steps_.size(); ++i) {
+    known_[next++] = derive(numbers_.steps_[i], i);
+  }
+  return known_.back().id;
+}
+
+TileNumbers::Number TileNumbers::Worker::derive(const Step& step, std::size_t at) {
+  if (is_logic(step.op)) return logic(step);
+  if (step.op == IrOp::test || step.op == IrOp::lookup) return table(step, memos_[at]);
+  const auto child = [&](int c) -> const Number& {
+    return known_[static_cast<std::size_t>(step.children[c])];
+  };
+  for (int c = 0; c < step.num_children; ++c) {
+    if (child(c).id == kNoId || !is_small(child(c).base)) return {0, kNoId};
+  }
+  const Number& a = child(0);
+  switch (step.op) {
+    case IrOp::from_bool:
+      if (a.id == kFalseId) return {0, kZeroId};
+      if (a.id == kTrueId) return {1, kZeroId};
+      return {0, intern({0, 0, {a.id, 0, 0}, static_cast<std::int32_t>(step.op)},
+                        {0, 1, local(a.id).is_defined})};
+    case IrOp::where:
+      return choice(step, a, child(1), child(2));
+    case IrOp::abs: {
+      const Local& values = local(a.id);
+      if (values.is_defined && a.base + values.lo >= 0) return a;
+      const std::int64_t most = std::max(a.base + values.hi, -(a.base + values.lo));
+      return {0, intern({a.base, 0, {a.id, 0, 0}, static_cast<std::int32_t>(step.op)},
+                        bounds<Local>(is_bounded(values), 0, most, values.is_defined))};
+    }
+    case IrOp::add:
+    case IrOp::sub: {
+      const Number& b = child(1);
+      if (step.may_be_undefined) return opaque(step, a, b);
+      const bool is_sum = step.op == IrOp::add;
+      const std::int64_t base = is_sum ? a.base + b.base : a.base - b.base;
+      if (b.id == kZeroId) return {base, a.id};
+      if (is_sum && a.id == kZeroId) return {base, b.id};
+      const Local& x = local(a.id);
+      const Local& y = local(b.id);
+      return {base, intern({0, 0, {a.id, b.id, 0}, static_cast<std::int32_t>(step.op)},
+                           bounds<Local>(is_bounded(x) && is_bounded(y),
+                                         is_sum ? x.lo + y.lo : x.lo - y.hi,
+                                         is_sum ? x.hi + y.hi : x.hi - y.lo, true))};
+    }
+    case IrOp::bit_and:
+    case IrOp::bit_or:
+    case IrOp::bit_xor:
+      return bitwise(step, a, child(1));
+    case IrOp::min:
+    case IrOp::max:
+      return extremum(step, a, child(1));
+    case IrOp::less:
+    case IrOp::less_equal:
+    case IrOp::equal:
+    case IrOp::not_equal:
+      return compare(step, a, child(1));
+    case IrOp::mod: {
+      // The remainder depends on the base modulo a divisor that is the same all over the tile.
+      const Number& b = child(1);
+      if (step.may_be_undefined || b.id != kZeroId || b.base < 1) return opaque(step, a, b);
+      const std::int64_t rest = a.base % b.base;
+      return opaque(step, {rest < 0 ? rest + b.base : rest, a.id}, b);
+    }
+    default:
+      return opaque(step, a, child(1));
+  }
+}
+
+TileNumbers::Number TileNumbers::Worker::opaque(const Step& step, const Number& a,
+                                                const Number& b) {
+  const NodeRange& range = step.range;
+  // The third class tells these keys from those of operators that split.
+  return {0, intern({a.base, b.base, {a.id, b.id, 1}, static_cast<std::int32_t>(step.op)},
+                    bounds<Local>(range.has_values(), range.lo, range.hi, !step.may_be_undefined))};
+}
+
+TileNumbers::Number TileNumbers::Worker::bitwise(const Step& step, const Number& a,
+                                                 const Number& b) {
+  const Local& x = local(a.id);
+  const Local& y = local(b.id);
+  if (x.lo < 0 || y.lo < 0) return opaque(step, a, b);
+  const auto most = static_cast<std::uint64_t>(std::max(x.hi, y.hi));
+  const auto low = static_cast<std::int64_t>(std::bit_ceil(most + 1) - 1);
+  if (((a.base | b.base) & low) != 0) return opaque(step, a, b);
+  const std::int64_t base = step.op == IrOp::bit_and  ? a.base & b.base
+                            : step.op == IrOp::bit_or ? a.base | b.base
+                                                      : a.base ^ b.base;
+  if (low == 0 && x.is_defined && y.is_defined) return {base, kZeroId};
+  return {base, intern({low, 1, {a.id, b.id, 0}, static_cast<std::int32_t>(step.op)},
+                       {0, low, x.is_defined && y.is_defined})};
+}
+
+TileNumbers::Number TileNumbers::Worker::extremum(const Step& step, const Number& a,
+                                                  const Number& b) {
+  const std::int64_t shift = b.base - a.base;
+  const Local& x = local(a.id);
+  const Local& y = local(b.id);
+  const bool is_min = step.op == IrOp::min;
+  const std::int64_t lo = is_min ? std::min(x.lo, y.lo + shift) : std::max(x.lo, y.lo + shift);
+  const std::int64_t hi = is_min ? std::min(x.hi, y.hi + shift) : std::max(x.hi, y.hi + shift);
+  return {a.base, intern({shift, 0, {a.id, b.id, 0}, static_cast<std::int32_t>(step.op)},
+                         bounds<Local>(is_bounded(x) && is_bounded(y), lo, hi,
+                                       x.is_defined && y.is_defined))};
+}
+
+TileNumbers::Number TileNumbers::Worker::choice(const Step& step, const Number& c, const Number& a,
+                                                const Number& b) {
+  if (c.id == kTrueId) return a;
+  if (c.id == kFalseId) return b;
+  const std::int64_t shift = b.base - a.base;
+  const Local& x = local(a.id);
+  const Local& y = local(b.id);
+  return {a.base, intern({shift, 0, {c.id, a.id, b.id}, static_cast<std::int32_t>(step.op)},
+                         bounds<Local>(is_bounded(x) && is_bounded(y), std::min(x.lo, y.lo + shift),
+                                       std::max(x.hi, y.hi + shift),
+                                       local(c.id).is_defined && x.is_defined && y.is_defined))};
+}
+
+TileNumbers::Number TileNumbers::Worker::compare(const Step& step, const Number& a,
+                                                 const Number& b) {
+  const std::int64_t shift = a.base - b.base;
+  const Local& x = local(a.id);
+  const Local& y = local(b.id);
+  if (x.is_defined && y.is_defined && is_bounded(x) && is_bounded(y)) {
+    const NodeRange sides[2] = {{x.lo + shift, x.hi + shift, false}, {y.lo, y.hi, false}};
+    const Outcomes outcomes = range_of(IrNode{step.op, 2}, sides).outcomes();
+    if (outcomes == kTrue) return {0, kTrueId};
+    if (outcomes == kFalse) return {0, kFalseId};
+  }
+  return {0, intern({shift, 0, {a.id, b.id, 0}, static_cast<std::int32_t>(step.op)},
+                    {0, 1, x.is_defined && y.is_defined})};
+}
+
+TileNumbers::Number TileNumbers::Worker::logic(const Step& step) {
+  const auto id = [&](int c) { return known_[static_cast<std::size_t>(step.children[c])].id; };
+  const std::int32_t a = id(0);
+  const std::int32_t b = step.num_children > 1 ? id(1) : kFalseId;
+  switch (step.op) {
+    case IrOp::logical_and:
+      if (a == kFalseId || b == kFalseId) return {0, kFalseId};
+      if (a == kTrueId || a == b) return {0, b};
+      if (b == kTrueId) return {0, a};
+      break;
+    case IrOp::logical_or:
+      if (a == kTrueId || b == kTrueId) return {0, kTrueId};
+      if (a == kFalseId || a == b) return {0, b};
+      if (b == kFalseId) return {0, a};
+      break;
+    case IrOp::logical_xor:
+      if (a == kFalseId) return {0, b};
+      if (b == kFalseId) return {0, a};
+      if (a == kTrueId && b == kTrueId) return {0, kFalseId};
+      break;
+    case IrOp::logical_not:
+      if (a == kFalseId) return {0, kTrueId};
+      if (a == kTrueId) return {0, kFalseId};
+      break;
+    default:
+      if (a == kTrueId) return {0, b};
+      if (a == kFalseId) return {0, id(2)};
+  }
+  const std::int32_t c = step.num_children > 2 ? id(2) : kFalseId;
+  if (a == kNoId || b == kNoId || c == kNoId) return {0, kNoId};
+  return {0, intern({0, 0, {a, b, c}, static_cast<std::int32_t>(step.op)},
+                    {0, 1, local(a).is_defined && local(b).is_defined && local(c).is_defined})};
+}
+
+// The entries that a tile reads, as bits, or as 16-bit differences to the least.
+TileNumbers::Number TileNumbers::Worker::table(const Step& step, TableMemo& memo) {
+  const IrTable& table = numbers_.program_.tables().table(step.value);
+  const bool is_test = step.op == IrOp::test;
+  if (table.is_runs() || step.num_children > 2 || step.num_children == 0) return {0, kNoId};
+  const Number* index[2] = {&known_[static_cast<std::size_t>(step.children[0])], nullptr};
+  const Number zero{0, kZeroId};
+  index[1] = step.num_children == 2 ? &known_[static_cast<std::size_t>(step.children[1])] : &zero;
+  std::span<const std::int64_t> values[2];
+  for (int d = 0; d < 2; ++d) {
+    if (index[d]->id == kNoId) return {0, kNoId};
+    const Local& locals = local(index[d]->id);
+    if (locals.num_values == 0) return {0, kNoId};
+    values[d] = {numbers_.values_.data() + locals.first_value,
+                 static_cast<std::size_t>(locals.num_values)};
+    const std::int64_t extent = d < step.num_children ? table.extents[d] : 1;
+    if (!is_small(index[d]->base) || index[d]->base + values[d].front() < 0 ||
+        index[d]->base + values[d].back() >= extent) {
+      return {0, kNoId};
+    }
+  }
+  const auto count = static_cast<std::int64_t>(values[0].size() * values[1].size());
+  if (count > (is_test ? kMaxBits : kMaxIntegers)) return {0, kNoId};
+  const std::int64_t stride = step.num_children == 2 ? table.extents[1] : 1;
+  std::uint64_t bits = 0;
+  int shift = 0;
+  std::int64_t base = 0;
+  if (is_test && table.dtype == DType::boolean) {
+    const auto* bytes = static_cast<const std::uint8_t*>(table.data);
+    for (const std::int64_t row : values[0]) {
+      const std::uint8_t* entries = bytes + (index[0]->base + row) * stride + index[1]->base;
+      for (const std::int64_t column : values[1]) {
+        bits |= std::uint64_t{entries[column] != 0} << shift++;
+      }
+    }
+    const std::uint64_t all = low_bits(count);
+    if (bits == 0) return {0, kFalseId};
+    if (bits == all) return {0, kTrueId};
+  } else {
+    if (is_test) return {0, kNoId};
+    std::int64_t entries[kMaxIntegers];
+    std::size_t num_entries = 0;
+    for (const std::int64_t row : values[0]) {
+      for (const std::int64_t column : values[1]) {
+        entries[num_entries++] =
+            table.at((index[0]->base + row) * stride + index[1]->base + column);
+      }
+    }
+    const auto [least, most] = std::minmax_element(entries, entries + num_entries);
+    base = *least;
+    if (!is_small(*least) || !is_small(*most) || *most - *least >= (1 << 16)) return {0, kNoId};
+    if (*least == *most) return {base, kZeroId};
+    for (std::size_t i = 0; i < num_entries; ++i, shift += 16) {
+      bits |= static_cast<std::uint64_t>(entries[i] - base) << shift;
+    }
+  }
+  const auto find = [&] {
+    return intern({static_cast<std::int64_t>(bits),
+                   step.value,
+                   {index[0]->id, index[1]->id, 0},
+                   static_cast<std::int32_t>(step.op)},
+                  Local{0, is_test ? 1 : (1 << 16) - 1, true});
+  };
+  if (count > static_cast<std::int64_t>(kMemoBits) || !is_test) return {base, find()};
+  if (memo.ids[0] != index[0]->id || memo.ids[1] != index[1]->id) {
+    memo.ids[0] = index[0]->id;
+    memo.ids[1] = index[1]->id;
+    memo.number_of.assign(std::size_t{1} << count, kNoId);
+  }
+  std::int32_t& known = memo.number_of[static_cast<std::size_t>(bits)];
+  if (known == kNoId) known = find();
+  return {base, known};
+}
+
+bool TileNumbers::Worker::is_bounded(const Local& local) {
+  return local.lo > -kLimit && local.hi < kLimit;
+}
+
+std::uint64_t TileNumbers::Worker::hash_of(const Key& key) {
+  std::uint64_t hash = mix(static_cast<std::uint64_t>(key.op), static_cast<std::uint64_t>(key.a));
+  hash = mix(hash, static_cast<std::uint64_t>(key.b));
+  hash = mix(hash, (static_cast<std::uint64_t>(static_cast<std::uint32_t>(key.ids[0])) << 32) |
+                       static_cast<std::uint32_t>(key.ids[1]));
+  return mix(hash, static_cast<std::uint32_t>(key.ids[2]));
+}
+
+// The slot of a key, or the free one where it belongs.
+TileNumbers::Worker::Slot& TileNumbers::Worker::slot_of(const Key& key) {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t at = hash_of(key) & mask;
+  while (slots_[at].id != kNone && !(slots_[at].key == key)) at = (at + 1) & mask;
+  return slots_[at];
+}
+
+std::int32_t TileNumbers::Worker::intern(const Key& key, const Local& local) {
+  Slot& slot = slot_of(key);
+  if (slot.id != kNone) return slot.id;
+  if (locals_.size() >= kMaxNumbers) return kNone;
+  const auto id = static_cast<std::int32_t>(locals_.size());
+  slot = {key, id};
+  locals_.push_back(local);
+  if (2 * ++num_slots_used_ > slots_.size()) {
+    std::vector<Slot> old(2 * slots_.size());
+    old.swap(slots_);
+    for (const Slot& kept : old) {
+      if (kept.id != kNone) slot_of(kept.key) = kept;
+    }
+  }
+  return id;
+}
+
+}  // namespace fdma::box
