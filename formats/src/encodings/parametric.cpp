@@ -36,6 +36,12 @@ Error no_closed_form(std::string reason) {
                   reason)};
 }
 
+Error too_many_ranges(std::int64_t q, std::size_t num_ranges) {
+  return no_closed_form(
+      fmt::format("query row {} sees {} separate ranges of keys, and such a form has at most 2", q,
+                  num_ranges));
+}
+
 // The bands of a mask with at most two key ranges in every row.
 class BandReader {
  public:
@@ -85,9 +91,7 @@ class BandReader {
     for (std::int64_t q = q_begin; q < q_end; ++q) {
       row_intervals_of(mask_, q, intervals_);
       if (intervals_.size() > 2) {
-        return no_closed_form(fmt::format(
-            "query row {} sees {} separate ranges of keys, and such a form has at most 2", q,
-            intervals_.size()));
+        return too_many_ranges(q, intervals_.size());
       }
       is_dense_ = is_dense_ && !intervals_.empty();
       RowKeys keys;
@@ -326,6 +330,25 @@ class ParameterSearch {
   std::int64_t max_end_ = 0;
 };
 
+// Looks at the first and the last tile row of each run with patterns. Rows that have a closed form
+// see at most two ranges, so that patterns are hardly ever written out in vain.
+Result<void> check_ranges_of_patterns(const SegmentMask& mask) {
+  std::vector<Interval> keys;
+  for (const TileRun& run : mask.runs) {
+    const auto first = mask.segments.begin() + run.first_segment;
+    if (std::none_of(first, first + run.num_segments,
+                     [](const TileSegment& s) { return s.kind == SegmentKind::pattern; })) {
+      continue;
+    }
+    for (const std::int64_t i : {std::int64_t{0}, std::int64_t{run.num_rows} - 1}) {
+      const std::int64_t q = (run.first_row + i * run.row_stride) * mask.block.block_q;
+      row_intervals_of(mask, q, keys);
+      if (keys.size() > 2) return too_many_ranges(q, keys.size());
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 SegmentMask segment_from_parametric(const ParametricMask& mask, BlockShape block) {
@@ -333,7 +356,10 @@ SegmentMask segment_from_parametric(const ParametricMask& mask, BlockShape block
 }
 
 Result<ParametricMask> parametric_from_segment(const SegmentMask& mask) {
-  if (mask.has_patterns()) return parametric_from_segment(expand_patterns(mask));
+  if (mask.has_patterns()) {
+    FDMA_TRY_VOID(check_ranges_of_patterns(mask));
+    return parametric_from_segment(expand_patterns(mask));
+  }
   FDMA_TRY(const RowBands bands, BandReader(mask).run());
   if (auto found = ParameterSearch(mask, bands).run()) return *std::move(found);
   return no_closed_form(

@@ -78,4 +78,53 @@ inline std::int64_t bound_period(const TilePattern& pattern, std::int64_t row_st
   return std::lcm(rows, cols);
 }
 
+/// The sum over all tiles of a pattern segment in all rows of its run. `Sum` has +, - and a product
+/// with numbers. Cost: O(log tiles of a pattern row) for each row until both bounds lie as before.
+template <class Sum>
+Sum sum_of_pattern_segment(const SegmentMask& mask, const PatternRowSums<Sum>& sums,
+                           const TileRun& run, const TileSegment& segment) {
+  const TilePattern& pattern = mask.patterns[static_cast<std::size_t>(segment.data_index)];
+  const std::int64_t num_rows = run.num_rows;
+  const std::int64_t period_of_first =
+      std::min(bound_period(pattern, run.row_stride, segment.step_first), num_rows);
+  const std::int64_t period_of_end =
+      std::min(bound_period(pattern, run.row_stride, segment.step_end), num_rows);
+  const std::int64_t period = std::min(std::lcm(period_of_first, period_of_end), num_rows);
+  // Whole turns that a row has more than the one a period before it.
+  const std::int64_t growth =
+      period == num_rows
+          ? 0
+          : period * (std::int64_t{segment.step_end} - segment.step_first) / pattern.num_cols;
+  Sum sum{};
+  for (std::int64_t i = 0; i < period; ++i) {
+    const std::int64_t row = run.first_row + i * run.row_stride;
+    const PatternBound first =
+        bound_of(mask, pattern, row, segment.first_tile + i * segment.step_first);
+    const PatternBound end = bound_of(mask, pattern, row, segment.end_tile + i * segment.step_end);
+    const std::int64_t times = (num_rows - 1 - i) / period + 1;
+    sum += (sums.before(end.at) - sums.before(first.at)) * times +
+           sums.before(end.whole_turn) *
+               (times * (end.turns - first.turns) + growth * (times * (times - 1) / 2));
+  }
+  return sum;
+}
+
+/// Tiles of a pattern, and true cells of theirs.
+struct PatternTotals {
+  std::int64_t full = 0;
+  std::int64_t partial = 0;
+  std::int64_t cells = 0;  ///< a full tile has all cells of a block
+  PatternTotals& operator+=(const PatternTotals& o) {
+    full += o.full, partial += o.partial, cells += o.cells;
+    return *this;
+  }
+  friend PatternTotals operator+(PatternTotals a, const PatternTotals& b) { return a += b; }
+  friend PatternTotals operator-(const PatternTotals& a, const PatternTotals& b) {
+    return {a.full - b.full, a.partial - b.partial, a.cells - b.cells};
+  }
+  friend PatternTotals operator*(const PatternTotals& a, std::int64_t times) {
+    return {a.full * times, a.partial * times, a.cells * times};
+  }
+};
+
 }  // namespace fdma

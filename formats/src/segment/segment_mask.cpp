@@ -6,6 +6,8 @@
 
 #include "fdma/formats/segment_builder.hpp"
 #include "segment/bit_transpose.hpp"
+#include "segment/pattern_bounds.hpp"
+#include "segment/stored_rows.hpp"
 #include "segment/written_out.hpp"
 
 namespace fdma {
@@ -61,19 +63,16 @@ std::int32_t row_period(BlockShape block) {
 void for_each_tile_row(
     const SegmentMask& mask,
     const std::function<void(std::int32_t, std::span<const TileSegment>)>& visit) {
-  const std::int32_t period = row_period(mask.block);
-  std::vector<const TileRun*> current(static_cast<std::size_t>(period), nullptr);
-  std::size_t next = 0;
-  std::vector<TileSegment> segments;
-  for (std::int32_t row = 0; row < mask.num_tile_rows(); ++row) {
-    const TileRun*& run = current[static_cast<std::size_t>(row % period)];
-    if (run == nullptr || (row - run->first_row) / run->row_stride >= run->num_rows) {
-      run = &mask.runs[next++];
-    }
-    segments.clear();
-    append_segments(mask, *run, row, segments);
-    visit(row, segments);
+  if (!mask.has_patterns()) {
+    for_each_stored_row(mask, visit);
+    return;
   }
+  std::vector<TileSegment> segments;
+  for_each_stored_row(mask, [&](std::int32_t row, std::span<const TileSegment> stored) {
+    segments.clear();
+    for (const TileSegment& segment : stored) append_written_out(mask, row, segment, segments);
+    visit(row, segments);
+  });
 }
 
 std::vector<TileSegment> segments_of_row(const SegmentMask& mask, std::int32_t row) {
@@ -222,19 +221,38 @@ std::int64_t popcount(std::span<const std::uint64_t> words) {
   return count;
 }
 
-// Calls add(last_col, bitmap, times) for the tiles of a pattern row that are not empty and lie in
-// columns [first, end), once for each tile of the pattern row; last_col is the last of its columns.
-template <class Add>
-void add_pattern_tiles(const PatternRow& row, std::int64_t first, std::int64_t end, Add&& add) {
-  for (const PatternTile& tile : row.tiles) {
-    const std::int64_t place = tile.column + row.shift;
-    // The smallest column from `first` on that is `place` modulo num_cols.
-    const std::int64_t behind = (place - first) % row.num_cols;
-    const std::int64_t col = first + (behind < 0 ? behind + row.num_cols : behind);
-    if (col >= end) continue;
-    const std::int64_t times = (end - 1 - col) / row.num_cols + 1;
-    add(static_cast<std::int32_t>(col + (times - 1) * row.num_cols), tile.bitmap, times);
+// Cells of the full tiles of a pattern segment that lie past the last query row or the last key.
+std::int64_t missing_pattern_cells(const SegmentMask& mask,
+                                   const PatternRowSums<PatternTotals>& sums, const TileRun& run,
+                                   const TileSegment& segment) {
+  const std::int64_t block_q = mask.block.block_q, block_kv = mask.block.block_kv;
+  const std::int64_t num_cols = mask.num_tile_cols();
+  const std::int64_t missing_keys = num_cols * block_kv - mask.kv_len;
+  const TilePattern& pattern = mask.patterns[static_cast<std::size_t>(segment.data_index)];
+  // Full tiles in columns [first, end) of tile row `row`.
+  const auto full_tiles = [&](std::int64_t row, std::int64_t first, std::int64_t end) {
+    const PatternBound from = bound_of(mask, pattern, row, first);
+    const PatternBound to = bound_of(mask, pattern, row, end);
+    return sums.before(to.at).full - sums.before(from.at).full +
+           (to.turns - from.turns) * sums.before(to.whole_turn).full;
+  };
+  std::int64_t cells = 0;
+  for (std::int64_t i = 0; missing_keys > 0 && i < run.num_rows; ++i) {
+    if (segment.end_tile + i * segment.step_end < num_cols) continue;
+    const std::int64_t row = run.first_row + i * run.row_stride;
+    cells += full_tiles(row, num_cols - 1, num_cols) * missing_keys * block_q;
   }
+  const std::int64_t last = std::int64_t{run.num_rows} - 1;
+  const std::int64_t row = run.first_row + last * run.row_stride;
+  const std::int64_t missing_rows = (row + 1) * block_q - mask.q_len;
+  if (missing_rows > 0) {
+    const std::int64_t end = segment.end_tile + last * segment.step_end;
+    std::int64_t keys =
+        full_tiles(row, segment.first_tile + last * segment.step_first, end) * block_kv;
+    if (end == num_cols) keys -= full_tiles(row, num_cols - 1, num_cols) * missing_keys;
+    cells += keys * missing_rows;
+  }
+  return cells;
 }
 
 // Sum over i in [0, n) of a + i * step.
@@ -251,6 +269,15 @@ TileCounts count_tiles(const SegmentMask& mask) {
   const std::int64_t missing_keys = num_cols * block_kv - mask.kv_len;
   std::vector<std::int64_t> bitmap_cells(static_cast<std::size_t>(mask.num_bitmaps()), -1);
   std::vector<std::int64_t> panel_cells(static_cast<std::size_t>(mask.num_row_panels()), -1);
+  const auto cells_of_bitmap = [&](std::int32_t index) {
+    std::int64_t& cells = bitmap_cells[static_cast<std::size_t>(index)];
+    if (cells < 0) cells = popcount(mask.bitmap(index));
+    return cells;
+  };
+  const PatternRowSums<PatternTotals> pattern_rows(mask, [&](const PatternTile& tile) {
+    return tile.bitmap == kFullTile ? PatternTotals{1, 0, block_q * block_kv}
+                                    : PatternTotals{0, 1, cells_of_bitmap(tile.bitmap)};
+  });
   for (const TileRun& run : mask.runs) {
     // The last tile row may hold fewer query rows: it is counted by itself.
     const std::int64_t last_row = run.first_row + std::int64_t{run.row_stride} * (run.num_rows - 1);
@@ -282,9 +309,7 @@ TileCounts count_tiles(const SegmentMask& mask) {
         }
         case SegmentKind::bitmap: {
           counts.partial += tiles;
-          std::int64_t& cells = bitmap_cells[static_cast<std::size_t>(segment.data_index)];
-          if (cells < 0) cells = popcount(mask.bitmap(segment.data_index));
-          counts.allowed_pairs += tiles * cells;
+          counts.allowed_pairs += tiles * cells_of_bitmap(segment.data_index);
           break;
         }
         case SegmentKind::rows: {
@@ -306,30 +331,15 @@ TileCounts count_tiles(const SegmentMask& mask) {
         case SegmentKind::columns:
           counts.partial += tiles;
           break;
-        case SegmentKind::pattern:
-          for (std::int64_t i = 0; i < run.num_rows; ++i) {
-            const auto row = static_cast<std::int32_t>(run.first_row + i * run.row_stride);
-            const auto first =
-                static_cast<std::int32_t>(segment.first_tile + i * segment.step_first);
-            const auto end = static_cast<std::int32_t>(segment.end_tile + i * segment.step_end);
-            const std::int64_t rows = std::min(block_q, mask.q_len - row * block_q);
-            add_pattern_tiles(mask.pattern_row(segment.data_index, row), first, end,
-                              [&](std::int32_t col, std::int32_t bitmap, std::int64_t times) {
-                                if (bitmap == kFullTile) {
-                                  counts.full += times;
-                                  counts.allowed_pairs += times * rows * block_kv;
-                                  if (col == num_cols - 1)
-                                    counts.allowed_pairs -= rows * missing_keys;
-                                  return;
-                                }
-                                counts.partial += times;
-                                std::int64_t& cells =
-                                    bitmap_cells[static_cast<std::size_t>(bitmap)];
-                                if (cells < 0) cells = popcount(mask.bitmap(bitmap));
-                                counts.allowed_pairs += times * cells;
-                              });
-          }
+        case SegmentKind::pattern: {
+          const PatternTotals tiles_of_run =
+              sum_of_pattern_segment(mask, pattern_rows, run, segment);
+          counts.full += tiles_of_run.full;
+          counts.partial += tiles_of_run.partial;
+          counts.allowed_pairs +=
+              tiles_of_run.cells - missing_pattern_cells(mask, pattern_rows, run, segment);
           break;
+        }
       }
     }
   }

@@ -3,8 +3,10 @@
 // One character stands for a rectangle of tiles. For each line of the drawing, full and other
 // segments of its tile rows are added up over the characters. A segment touches a few characters at
 // its ends and all characters between them, which a difference array adds in constant time. A
-// character is full iff all its tiles are full, empty iff no segment touches it. Cost: O(segments
-// of all tile rows + characters); a run of rows without segments costs O(1) a row.
+// character is full iff all its tiles are full, empty iff no segment touches it. A pattern segment
+// touches a character where it has a tile that is not empty: those that hold a whole turn of the
+// pattern row are alike, others are looked up one by one. Cost: O(segments of all tile rows +
+// characters), and O(characters) for each row of a pattern that is wider than a character.
 #include "fdma/formats/draw.hpp"
 
 #include <fmt/format.h>
@@ -12,6 +14,8 @@
 #include <algorithm>
 
 #include "fdma/formats/convert.hpp"
+#include "segment/pattern_bounds.hpp"
+#include "segment/stored_rows.hpp"
 
 namespace fdma {
 namespace {
@@ -27,29 +31,26 @@ constexpr Ink kAscii{"#", "+", "."};
 // The number of tiles and of touching segments of each character of one line.
 class Line {
  public:
-  Line(std::int64_t num_cols, std::int64_t tiles_per_char)
-      : num_cols_(num_cols),
+  Line(const SegmentMask& mask, std::int64_t tiles_per_char)
+      : mask_(mask),
+        pattern_rows_(
+            mask,
+            [](const PatternTile& tile) {
+              return tile.bitmap == kFullTile ? PatternTotals{1, 0, 0} : PatternTotals{0, 1, 0};
+            }),
+        num_cols_(mask.num_tile_cols()),
         tiles_per_char_(tiles_per_char),
-        full_tiles_(static_cast<std::size_t>(ceil_div(num_cols, tiles_per_char)) + 1),
+        full_tiles_(static_cast<std::size_t>(ceil_div(num_cols_, tiles_per_char)) + 1),
         full_steps_(full_tiles_.size() + 1),
         touch_steps_(full_tiles_.size() + 1) {}
 
-  void add(const TileSegment& segment) {
-    const std::int64_t first = segment.first_tile, end = segment.end_tile;
-    ++touch_steps_[static_cast<std::size_t>(first / tiles_per_char_)];
-    --touch_steps_[static_cast<std::size_t>((end - 1) / tiles_per_char_) + 1];
-    if (segment.kind != SegmentKind::full) return;
-    const std::int64_t inner_first = ceil_div(first, tiles_per_char_);
-    const std::int64_t inner_end = end / tiles_per_char_;
-    if (inner_first > inner_end) {  // inside one character
-      full_tiles_[static_cast<std::size_t>(inner_end)] += end - first;
+  void add(std::int64_t row, const TileSegment& segment) {
+    if (segment.kind == SegmentKind::pattern) {
+      add_pattern(row, segment);
       return;
     }
-    ++full_steps_[static_cast<std::size_t>(inner_first)];
-    --full_steps_[static_cast<std::size_t>(inner_end)];
-    const std::int64_t before = inner_first * tiles_per_char_ - first;
-    if (before > 0) full_tiles_[static_cast<std::size_t>(inner_first - 1)] += before;
-    full_tiles_[static_cast<std::size_t>(inner_end)] += end - inner_end * tiles_per_char_;
+    touch(segment.first_tile, segment.end_tile);
+    if (segment.kind == SegmentKind::full) fill(segment.first_tile, segment.end_tile);
   }
 
   // Appends the characters of `num_rows` tile rows and clears the counts.
@@ -69,6 +70,63 @@ class Line {
   }
 
  private:
+  // A segment touches the characters of tiles [first, end).
+  void touch(std::int64_t first, std::int64_t end) {
+    ++touch_steps_[static_cast<std::size_t>(first / tiles_per_char_)];
+    --touch_steps_[static_cast<std::size_t>((end - 1) / tiles_per_char_) + 1];
+  }
+
+  // Tiles [first, end) are full.
+  void fill(std::int64_t first, std::int64_t end) {
+    const std::int64_t inner_first = ceil_div(first, tiles_per_char_);
+    const std::int64_t inner_end = end / tiles_per_char_;
+    if (inner_first > inner_end) {  // inside one character
+      full_tiles_[static_cast<std::size_t>(inner_end)] += end - first;
+      return;
+    }
+    ++full_steps_[static_cast<std::size_t>(inner_first)];
+    --full_steps_[static_cast<std::size_t>(inner_end)];
+    const std::int64_t before = inner_first * tiles_per_char_ - first;
+    if (before > 0) full_tiles_[static_cast<std::size_t>(inner_first - 1)] += before;
+    full_tiles_[static_cast<std::size_t>(inner_end)] += end - inner_end * tiles_per_char_;
+  }
+
+  // A pattern row has empty or partial tiles, or is full. Where it has, a character with a whole
+  // turn cannot be full.
+  void add_pattern(std::int64_t row, const TileSegment& segment) {
+    const TilePattern& pattern = mask_.patterns[static_cast<std::size_t>(segment.data_index)];
+    const std::int64_t end = segment.end_tile;
+    PatternBound from = bound_of(mask_, pattern, row, segment.first_tile);
+    const PatternTotals& turn = pattern_rows_.before(from.whole_turn);
+    if (turn.full == pattern.num_cols) {
+      touch(segment.first_tile, end);
+      fill(segment.first_tile, end);
+      return;
+    }
+    if (turn.full + turn.partial == 0) return;
+    for (std::int64_t first = segment.first_tile; first < end;) {
+      const std::int64_t c = first / tiles_per_char_;
+      const std::int64_t inner_end = end / tiles_per_char_ * tiles_per_char_;
+      if (first == c * tiles_per_char_ && first < inner_end &&
+          tiles_per_char_ >= pattern.num_cols) {
+        touch(first, inner_end);
+        from = bound_of(mask_, pattern, row, inner_end);
+        first = inner_end;
+        continue;
+      }
+      const std::int64_t next = std::min((c + 1) * tiles_per_char_, end);
+      const PatternBound to = bound_of(mask_, pattern, row, next);
+      const PatternTotals tiles = pattern_rows_.before(to.at) - pattern_rows_.before(from.at) +
+                                  turn * (to.turns - from.turns);
+      if (tiles.full + tiles.partial > 0) touch(first, next);
+      full_tiles_[static_cast<std::size_t>(c)] += tiles.full;
+      from = to;
+      first = next;
+    }
+  }
+
+  const SegmentMask& mask_;
+  const PatternRowSums<PatternTotals> pattern_rows_;
   const std::int64_t num_cols_;
   const std::int64_t tiles_per_char_;
   std::vector<std::int64_t> full_tiles_;   // full tiles of characters that a segment covers in part
@@ -94,9 +152,9 @@ std::string draw(const BlockMask& mask, std::int64_t group, const DrawOptions& o
   const std::int64_t cols_per_char = coarseness(num_cols, options.max_width);
   const std::int64_t rows_per_line = coarseness(num_rows, options.max_height);
   std::string out;
-  Line line(num_cols, cols_per_char);
-  for_each_tile_row(segments, [&](std::int32_t row, std::span<const TileSegment> in_row) {
-    for (const TileSegment& segment : in_row) line.add(segment);
+  Line line(segments, cols_per_char);
+  for_each_stored_row(segments, [&](std::int32_t row, std::span<const TileSegment> in_row) {
+    for (const TileSegment& segment : in_row) line.add(row, segment);
     const std::int64_t first = row / rows_per_line * rows_per_line;
     if (row + 1 < std::min(first + rows_per_line, num_rows)) return;
     line.flush(row + 1 - first, ink, out);

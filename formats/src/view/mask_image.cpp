@@ -1,11 +1,16 @@
 // Rasterization. Counts of true cells per pixel come from the segments: rectangles for full ones,
-// popcounts for bitmaps (one per distinct bitmap where a pixel holds whole tiles), intervals for
-// row panels. For a mask with a column table they come from that table alone, which holds all of
+// popcounts for bitmaps (one per distinct bitmap where a pixel holds whole tiles, which are added
+// pixel by pixel), intervals for row panels, sums over turns of the pattern row for patterns. For a mask with a column table they come from that table alone, which holds all of
 // its cells. The cost therefore follows what is stored, not q_len * kv_len.
 #include "fdma/formats/mask_image.hpp"
 
 #include <algorithm>
 #include <bit>
+#include <optional>
+
+#include "segment/pattern_bounds.hpp"
+#include "segment/stored_rows.hpp"
+#include "segment/written_out.hpp"
 
 namespace fdma {
 namespace {
@@ -43,6 +48,8 @@ class Rasterizer {
         width_(frame.width),
         height_(frame.height),
         is_fine_(pixel_q_ <= mask.block.block_q && pixel_kv_ <= mask.block.block_kv),
+        holds_tiles_(pixel_q_ >= mask.block.block_q && pixel_kv_ >= mask.block.block_kv),
+        tiles_per_pixel_(std::max<std::int64_t>(1, pixel_kv_ / mask.block.block_kv)),
         densities_(static_cast<std::size_t>(width_)) {
     constexpr std::int64_t kWalks = 16;
     const std::int64_t of_tile_row = std::max<std::int64_t>(1, mask.block.block_q / pixel_q_);
@@ -52,7 +59,7 @@ class Rasterizer {
 
   void run(const ImageProgress& progress) {
     if (width_ == 0) return;
-    for_each_tile_row(mask_, [&](std::int32_t row, std::span<const TileSegment> segments) {
+    for_each_stored_row(mask_, [&](std::int32_t row, std::span<const TileSegment> segments) {
       if (std::int64_t{row} * mask_.block.block_q / pixel_q_ >= end_) {
         finish_band();
         begin_band();
@@ -114,6 +121,16 @@ class Rasterizer {
     const std::int64_t q_begin = std::int64_t{row} * mask_.block.block_q;
     const std::int64_t q_end = std::min<std::int64_t>(q_begin + mask_.block.block_q, mask_.q_len);
     for (const TileSegment& segment : segments) {
+      if (segment.kind == SegmentKind::pattern) {
+        if (holds_tiles_ && !is_fine_) {
+          add_turns(row, segment);
+        } else {  // at most a few tiles a pixel, so few in all
+          written_out_.clear();
+          append_written_out(mask_, row, segment, written_out_);
+          add_tile_row(row, written_out_);
+        }
+        continue;
+      }
       const std::int64_t k_begin = std::int64_t{segment.first_tile} * mask_.block.block_kv;
       const std::int64_t k_end = std::min<std::int64_t>(
           std::int64_t{segment.end_tile} * mask_.block.block_kv, mask_.kv_len);
@@ -191,13 +208,19 @@ class Rasterizer {
   void add_bitmaps(const TileSegment& segment, std::int64_t q_begin, std::int64_t q_end) {
     const std::int64_t block_kv = mask_.block.block_kv;
     const std::uint64_t* words = mask_.bitmap(segment.data_index).data();
-    const bool holds_tiles = pixel_q_ >= mask_.block.block_q && pixel_kv_ >= block_kv;
+    if (holds_tiles_) {
+      const std::int64_t cells = bitmap_cells(segment.data_index);
+      for (std::int64_t first = segment.first_tile; first < segment.end_tile;) {
+        const std::int64_t x = first / tiles_per_pixel_;
+        const std::int64_t next =
+            std::min<std::int64_t>((x + 1) * tiles_per_pixel_, segment.end_tile);
+        at(q_begin / pixel_q_, x) += (next - first) * cells;
+        first = next;
+      }
+      return;
+    }
     for (std::int32_t tile = segment.first_tile; tile < segment.end_tile; ++tile) {
       const std::int64_t first_key = tile * block_kv;
-      if (holds_tiles) {
-        at(q_begin / pixel_q_, first_key / pixel_kv_) += bitmap_cells(segment.data_index);
-        continue;
-      }
       const std::int64_t keys = std::min(block_kv, mask_.kv_len - first_key);
       for (std::int64_t q = q_begin; q < q_end; ++q) {
         const std::int64_t row = (q - q_begin) * block_kv;
@@ -208,6 +231,43 @@ class Rasterizer {
           c = next;
         }
       }
+    }
+  }
+
+  // Adds the tiles of a pattern, where each pixel holds whole tiles.
+  void add_turns(std::int64_t row, const TileSegment& segment) {
+    const TilePattern& pattern = mask_.patterns[static_cast<std::size_t>(segment.data_index)];
+    const std::int64_t block_q = mask_.block.block_q, block_kv = mask_.block.block_kv;
+    const std::int64_t y = row * block_q / pixel_q_;
+    if (!pattern_rows_) {
+      pattern_rows_.emplace(mask_, [&](const PatternTile& tile) {
+        return tile.bitmap == kFullTile ? PatternTotals{1, 0, block_q * block_kv}
+                                        : PatternTotals{0, 1, bitmap_cells(tile.bitmap)};
+      });
+    }
+    const std::int64_t missing_rows = std::max<std::int64_t>((row + 1) * block_q - mask_.q_len, 0);
+    const std::int64_t end = segment.end_tile;
+    PatternBound from = bound_of(mask_, pattern, row, segment.first_tile);
+    const auto tiles_to = [&](std::int64_t col) {
+      const PatternBound to = bound_of(mask_, pattern, row, col);
+      const PatternTotals tiles = pattern_rows_->before(to.at) - pattern_rows_->before(from.at) +
+                                  pattern_rows_->before(to.whole_turn) * (to.turns - from.turns);
+      from = to;
+      return tiles;
+    };
+    for (std::int64_t first = segment.first_tile; first < end;) {
+      const std::int64_t x = first / tiles_per_pixel_;
+      const std::int64_t next = std::min((x + 1) * tiles_per_pixel_, end);
+      const std::int64_t missing_keys = std::max<std::int64_t>(next * block_kv - mask_.kv_len, 0);
+      // A full tile in the last column has fewer keys, and all of them in the last row fewer rows.
+      const PatternTotals tiles = tiles_to(missing_keys > 0 ? next - 1 : next);
+      std::int64_t cells = tiles.cells - tiles.full * block_kv * missing_rows;
+      if (missing_keys > 0) {
+        const PatternTotals last = tiles_to(next);
+        cells += last.full > 0 ? (block_q - missing_rows) * (block_kv - missing_keys) : last.cells;
+      }
+      at(y, x) += cells;
+      first = next;
     }
   }
 
@@ -229,7 +289,9 @@ class Rasterizer {
   std::int64_t pixel_kv_;
   std::int64_t width_;
   std::int64_t height_;
-  bool is_fine_;  // no pixel holds more than one tile, so kinds come from the segments
+  bool is_fine_;      // no pixel holds more than one tile, so kinds come from the segments
+  bool holds_tiles_;  // each pixel holds whole tiles
+  std::int64_t tiles_per_pixel_;  // of a tile row
   std::int64_t band_rows_;
   std::int64_t begin_ = 0;  // pixel rows of the band
   std::int64_t end_ = 0;
@@ -237,6 +299,8 @@ class Rasterizer {
   std::vector<PixelKind> kinds_;
   std::vector<float> densities_;  // of one row
   std::vector<std::int64_t> bitmap_cells_;
+  std::optional<PatternRowSums<PatternTotals>> pattern_rows_;
+  std::vector<TileSegment> written_out_;
 };
 
 }  // namespace

@@ -213,6 +213,42 @@ void add(TileCounts& sum, const TileCounts& counts, std::int64_t times) {
   sum.allowed_pairs += times * counts.allowed_pairs;
 }
 
+// For each bitmap 1, or 0 if no tile has it: a pattern may hold tiles that none of its segments
+// reaches.
+std::vector<char> bitmaps_in_use(const SegmentMask& mask) {
+  std::vector<char> is_used(static_cast<std::size_t>(mask.num_bitmaps()), !mask.has_patterns());
+  std::vector<char> is_done(mask.pattern_offsets.size(), 0);  // pattern rows of which all are seen
+  if (!mask.has_patterns()) return is_used;
+  for (const TileRun& run : mask.runs) {
+    for (std::int64_t s = 0; s < run.num_segments; ++s) {
+      const TileSegment& segment = mask.segments[static_cast<std::size_t>(run.first_segment + s)];
+      const auto data_index = static_cast<std::size_t>(segment.data_index);
+      if (segment.kind == SegmentKind::bitmap) is_used[data_index] = 1;
+      if (segment.kind != SegmentKind::pattern) continue;
+      const TilePattern& pattern = mask.patterns[data_index];
+      std::int64_t rows_left = pattern.num_rows;  // a bound for the pattern rows that are not done
+      for (std::int64_t i = 0; i < run.num_rows && rows_left > 0; ++i) {
+        const auto row = static_cast<std::int32_t>(run.first_row + i * run.row_stride);
+        char& done = is_done[static_cast<std::size_t>(pattern.first_row + row % pattern.num_rows)];
+        if (done != 0) continue;
+        const std::int64_t first = segment.first_tile + i * segment.step_first;
+        const std::int64_t end = segment.end_tile + i * segment.step_end;
+        const std::int64_t turn_end = std::min(end, first + pattern.num_cols);
+        mask.pattern_row(segment.data_index, row)
+            .for_each_tile(static_cast<std::int32_t>(first), static_cast<std::int32_t>(turn_end),
+                           [&](std::int32_t, std::int32_t bitmap) {
+                             if (bitmap != kFullTile) is_used[static_cast<std::size_t>(bitmap)] = 1;
+                           });
+        if (end - first >= pattern.num_cols) {
+          done = 1;
+          --rows_left;
+        }
+      }
+    }
+  }
+  return is_used;
+}
+
 std::vector<GroupStatistics> list_groups(const BlockMask& mask) {
   std::vector<GroupStatistics> groups(static_cast<std::size_t>(mask.num_groups()));
   for (std::int64_t b = mask.shape.num_batches - 1; b >= 0; --b) {
@@ -311,8 +347,6 @@ std::optional<std::int64_t> count_query_intervals(const SegmentMask& mask, std::
 
 std::optional<std::int64_t> count_distinct_bitmaps(const SegmentMask& mask, std::int64_t max_tiles,
                                                    const DrawProgress& progress) {
-  if (mask.has_patterns())
-    return count_distinct_bitmaps(expand_patterns(mask), max_tiles, progress);
   // Panels hold their cells relative to their first key: each is drawn once, however often it is
   // used. Columns segments have to be drawn everywhere.
   std::map<std::int32_t, std::int64_t> panel_tiles;
@@ -326,14 +360,17 @@ std::optional<std::int64_t> count_distinct_bitmaps(const SegmentMask& mask, std:
       num_tiles += width - std::exchange(panel_tiles[segment.data_index], width);
     }
   }
-  if (num_tiles == 0) return mask.num_bitmaps();
+  const std::vector<char> is_used = bitmaps_in_use(mask);
+  if (num_tiles == 0) return std::count(is_used.begin(), is_used.end(), 1);
   if (num_tiles > max_tiles) return {};
   SegmentBuilder distinct(mask.q_len, mask.kv_len, mask.block);
   std::int64_t count = 0;
   const auto see = [&](const std::uint64_t* words) {
     count = std::max<std::int64_t>(count, distinct.intern_bitmap(words) + 1);
   };
-  for (std::int64_t i = 0; i < mask.num_bitmaps(); ++i) see(mask.bitmap(i).data());
+  for (std::int64_t i = 0; i < mask.num_bitmaps(); ++i) {
+    if (is_used[static_cast<std::size_t>(i)] != 0) see(mask.bitmap(i).data());
+  }
   std::vector<std::uint64_t> words(static_cast<std::size_t>(mask.words_per_bitmap()));
   std::int64_t num_drawn = 0;
   const auto draw = [&](const TileSegment& segment, std::int64_t row, std::int64_t first,

@@ -240,8 +240,8 @@ void row_intervals_of(const SegmentMask& mask, std::int64_t q, std::vector<Inter
 SegmentMask expand_patterns(const SegmentMask& mask);
 
 /// Exact counts of a mask. Cost: O(runs + stored partial cells), never
-/// O(q_len * kv_len / block) for masks that move in step; patterns take O(tile rows * tiles of a
-/// pattern row).
+/// O(q_len * kv_len / block) for masks that move in step; pattern segments take up to O(tile rows)
+/// each, whatever their tiles.
 struct TileCounts {
   std::int64_t empty = 0;
   std::int64_t full = 0;
