@@ -3,9 +3,9 @@
 
 #include <random>
 
-#include "periodic/lattice.hpp"
+#include "fdma/formats/tile_lattice.hpp"
 
-namespace fdma::periodic {
+namespace fdma {
 namespace {
 
 struct Congruence {
@@ -50,6 +50,30 @@ TEST(TileLattice, HoldsWhatItsCongruencesAllow) {
     EXPECT_TRUE(lattice.contains({0, period->num_cols}));
     EXPECT_TRUE(lattice.contains({period->num_rows, period->skew * period->num_rows}));
     EXPECT_TRUE(period->skew >= 0 && period->skew < period->num_cols);
+  }
+}
+
+TEST(TileLattice, KeepsWhatTwoLatticesShare) {
+  std::mt19937 random(3);
+  const auto between = [&](std::int64_t lo, std::int64_t hi) {
+    return std::uniform_int_distribution<std::int64_t>(lo, hi)(random);
+  };
+  for (int turn = 0; turn < 500; ++turn) {
+    TileLattice a, b;
+    a.num_rows = between(1, 9);
+    a.num_cols = between(1, 9);
+    a.shift = between(0, a.num_cols - 1);
+    b.num_rows = between(1, 9);
+    b.num_cols = between(1, 9);
+    b.shift = between(0, b.num_cols - 1);
+    TileLattice common = a;
+    ASSERT_TRUE(common.restrict_to(b));
+    for (std::int64_t rows = -90; rows <= 90; ++rows) {
+      for (std::int64_t cols = -20; cols <= 20; ++cols) {
+        ASSERT_EQ(common.contains({rows, cols}),
+                  a.contains({rows, cols}) && b.contains({rows, cols}));
+      }
+    }
   }
 }
 
@@ -115,4 +139,4 @@ TEST(PatternPeriod, KeepsNeighboursApartAlongALine) {
 }
 
 }  // namespace
-}  // namespace fdma::periodic
+}  // namespace fdma

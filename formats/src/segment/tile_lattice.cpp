@@ -1,10 +1,10 @@
-#include "periodic/lattice.hpp"
+#include "fdma/formats/tile_lattice.hpp"
 
 #include <numeric>
 
 #include "fdma/base/interval.hpp"
 
-namespace fdma::periodic {
+namespace fdma {
 namespace {
 
 __extension__ using Wide = __int128;
@@ -70,6 +70,18 @@ bool TileLattice::restrict_to(std::int64_t row_factor, std::int64_t col_factor,
   return true;
 }
 
+bool TileLattice::restrict_to(const TileLattice& other) {
+  // (rows, cols) is in `other` if rows is a multiple of other.num_rows, and cols - rows /
+  // other.num_rows * other.shift one of other.num_cols.
+  TileLattice common = *this;
+  if (!common.restrict_to(1, 0, other.num_rows) ||
+      !common.restrict_to(-other.shift, other.num_rows, other.num_rows * other.num_cols)) {
+    return false;
+  }
+  *this = common;
+  return true;
+}
+
 bool TileLattice::contains(const Translation& move) const {
   return reduce(move.rows, move.cols) == Translation{};
 }
@@ -119,4 +131,4 @@ PatternPeriod period_along(const Translation& step, std::int64_t width) {
   return {step.rows, cols, static_cast<std::int64_t>(solve(step.rows, step.cols, cols))};
 }
 
-}  // namespace fdma::periodic
+}  // namespace fdma
