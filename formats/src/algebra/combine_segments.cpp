@@ -221,8 +221,9 @@ SegmentMask combine_with_table(TruthTable table, const SegmentMask& a, const Seg
 }
 
 // A mask without a column table, or its complement.
-SegmentMask from_one_layer(TruthTable table, const SegmentMask& mask) {
-  UniformRuns parts(mask);
+SegmentMask from_one_layer(TruthTable table, const SegmentMask& mask,
+                           UniformRuns::Patterns patterns) {
+  UniformRuns parts(mask, patterns);
   const TileLayer layers[] = {{&parts}};
   BooleanFunction function(table, parts, parts);
   return combine_layers(mask.q_len, mask.kv_len, mask.block, layers, function);
@@ -235,13 +236,15 @@ SegmentMask combine_segments(const SegmentMask& a, const SegmentMask& b, SetOper
   if (!a.column_offsets.empty() || !b.column_offsets.empty()) {
     return combine_with_table(table, a, b);
   }
-  UniformRuns parts_a(a), parts_b(b);
+  UniformRuns parts_a(a, UniformRuns::Patterns::kept), parts_b(b, UniformRuns::Patterns::kept);
   const TileLayer layers[] = {{&parts_a}, {&parts_b}};
   BooleanFunction function(table, parts_a, parts_b);
   return combine_layers(a.q_len, a.kv_len, a.block, layers, function);
 }
 
-SegmentMask canonical_segment(const SegmentMask& mask) { return from_one_layer(kA, mask); }
+SegmentMask canonical_segment(const SegmentMask& mask) {
+  return from_one_layer(kA, mask, UniformRuns::Patterns::written_out);
+}
 
 SegmentMask expand_patterns(const SegmentMask& mask) {
   return mask.has_patterns() ? canonical_segment(mask) : mask;
@@ -253,7 +256,7 @@ SegmentMask complement_segment(const SegmentMask& mask) {
     return combine_tables(kNotA, {mask.column_offsets, mask.column_intervals}, {no_offsets, {}},
                           mask.q_len, mask.kv_len, mask.block);
   }
-  return from_one_layer(kNotA, mask);
+  return from_one_layer(kNotA, mask, UniformRuns::Patterns::kept);
 }
 
 }  // namespace fdma

@@ -26,14 +26,16 @@ constexpr TruthTable truth_table(SetOperation operation) {
   return 0;
 }
 
-/// The cells where `operation` holds for the cells of a and b, canonical. Lengths and blocks of the
+/// The cells where `operation` holds for the cells of a and b, canonical unless the result has
+/// patterns. Lengths and blocks of the
 /// two are equal. Cost: that of combine_layers (tile_layers.hpp). With a column table: O(keys +
 /// query intervals of both), or O(tiles that are partial in either) where the other mask has many
 /// times more of these intervals.
 SegmentMask combine_segments(const SegmentMask& a, const SegmentMask& b, SetOperation operation);
 
-/// The canonical form of a mask without a column table, in its own blocks. Cost: that of
-/// combine_layers, which visits tile rows that move in step once.
+/// The canonical form of a mask without a column table, in its own blocks and without patterns.
+/// Cost: that of combine_layers, which visits tile rows that move in step once; patterns are written
+/// out.
 SegmentMask canonical_segment(const SegmentMask& mask);
 
 /// The cells that exist and are not in `mask`.
@@ -43,7 +45,8 @@ SegmentMask complement_segment(const SegmentMask& mask);
 /// exist.
 SegmentMask shift_segment(const SegmentMask& mask, std::int64_t dq, std::int64_t dk);
 
-/// Cell (k, q) of the result, in blocks of block_kv x block_q, is cell (q, k) of `mask`.
+/// Cell (k, q) of the result, in blocks of block_kv x block_q, is cell (q, k) of `mask`. Cost:
+/// O(segments of tile rows that move), and one period of each pattern.
 SegmentMask transpose_segment(const SegmentMask& mask);
 
 }  // namespace fdma

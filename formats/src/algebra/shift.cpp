@@ -112,7 +112,7 @@ SegmentMask shift_table(const SegmentMask& mask, std::int64_t dq, std::int64_t d
 
 SegmentMask shift_segment(const SegmentMask& mask, std::int64_t dq, std::int64_t dk) {
   if (!mask.column_offsets.empty()) return shift_table(mask, dq, dk);
-  UniformRuns parts(mask);
+  UniformRuns parts(mask, UniformRuns::Patterns::kept);
   ShiftFunction function(parts);
   std::vector<TileLayer> layers;
   for (const Offset& rows : offsets_of(dq, mask.block.block_q)) {

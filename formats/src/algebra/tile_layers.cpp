@@ -1,14 +1,17 @@
 // Divides tile rows into runs, evaluates each combination of sources once, and hands the tiles to
 // the builder.
 //
-// Longer than most files: the runs, the cached tiles, and the partial segments that the builder
-// asks about share the state of the current tile row.
+// Longer than most files: the runs, the cached tiles, the periods of patterns, and the partial
+// segments that the builder asks about share the state of the current tile row.
 #include "algebra/tile_layers.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <tuple>
+#include <utility>
 
+#include "algebra/layer_patterns.hpp"
 #include "fdma/formats/segment_builder.hpp"
 #include "segment/bit_scan.hpp"
 
@@ -20,17 +23,23 @@ struct Border {
   std::int64_t step;
 };
 
-// Consecutive tiles of the result whose cells are equal; `tile` is their entry if they are partial.
+// Consecutive tiles of the result whose cells are equal, or that come from one pattern.
 struct EqualRun {
   Border first;
   Border end;
-  TileClass kind;
-  std::int32_t tile;
+  RunKind kind;
+  std::int32_t tile;  // the entry of partial tiles, or the number of the pattern or combination
 };
+
+RunKind run_kind_of(TileClass kind) {
+  return kind == TileClass::empty  ? RunKind::empty
+         : kind == TileClass::full ? RunKind::full
+                                   : RunKind::partial;
+}
 
 // A tile of the result whose class its sources do not decide.
 struct CachedTile {
-  std::array<LayerTile, kMaxLayers> sources;
+  LayerTiles sources;
   bool is_last_row;  // it is in the last row of the result, and that is ragged
   bool is_last_col;
   TileClass kind;
@@ -66,7 +75,7 @@ class LayerWalker {
     LayerTile tile;
     if (!is_inside_) return tile;
     tile.source = parts_[next_].source;
-    if (tile.source == kFullTiles) {
+    if (tile.source == kFullTiles || tile.source >= kFirstPattern) {
       tile.is_last_row = is_last_row_;
       tile.is_last_col = col >= last_col_;
     }
@@ -96,6 +105,7 @@ class LayerCombination {
         num_rows_(ceil_div(q_len, block.block_q)),
         num_cols_(ceil_div(kv_len, block.block_kv)),
         words_per_bitmap_(std::int64_t{block.block_q} * block.block_kv / 64),
+        patterns_(layers, num_rows_ * num_cols_),
         equal_runs_(static_cast<std::size_t>(period_)) {
     static_borders_.push_back({0, 0});
     if (kv_len % block.block_kv != 0) static_borders_.push_back({num_cols_ - 1, 0});
@@ -184,7 +194,7 @@ class LayerCombination {
         if (gap == 0 && step != 0) periods = 1;
         if (gap > 0 && step < 0) periods = std::min(periods, (gap - 1) / -step + 1);
         if (gap > 0 && before.at >= 0 && border.at <= num_cols_) {
-          add_equal_run(before, border, equal_runs);
+          add_equal_run(row, before, border, equal_runs);
         }
       }
       is_first = false;
@@ -195,6 +205,7 @@ class LayerCombination {
         nearest->pass();
       }
     }
+    periods = decide_patterns(row, periods, equal_runs);
     for_each_tile_run(equal_runs, [&](std::span<const EqualRun> tile_run) {
       if (is_growing(tile_run)) periods = std::min(periods, rows_of_growing(tile_run, periods));
     });
@@ -202,39 +213,164 @@ class LayerCombination {
   }
 
   // Appends the tiles between two borders, between which no layer has another one.
-  void add_equal_run(const Border& first, const Border& end, std::vector<EqualRun>& equal_runs) {
-    std::array<LayerTile, kMaxLayers> tiles{};
+  void add_equal_run(std::int64_t row, const Border& first, const Border& end,
+                     std::vector<EqualRun>& equal_runs) {
+    LayerTiles tiles{};
     for (std::size_t l = 0; l < layers_.size(); ++l) tiles[l] = walkers_[l].tile_at(first.at);
-    TileClass kind = function_.classify(std::span(tiles.data(), layers_.size()));
-    std::int32_t index = -1;
-    if (kind == TileClass::partial) {
-      index = cached_tile(tiles, kv_len_ % block_.block_kv != 0 && first.at == num_cols_ - 1);
-      kind = cached_tiles_[static_cast<std::size_t>(index)].kind;
-    }
-    if (kind == TileClass::empty) return;
-    if (!equal_runs.empty() && equal_runs.back().kind == kind &&
-        equal_runs.back().end.at == first.at &&
-        (kind == TileClass::full ||
-         cells_of(equal_runs.back()) == cached_tiles_[std::size_t(index)].cells)) {
-      equal_runs.back().end = end;
+    const std::span layer_tiles(tiles.data(), layers_.size());
+    const TileClass kind = function_.classify(layer_tiles);
+    if (kind != TileClass::partial) {
+      append_run({first, end, run_kind_of(kind), -1}, equal_runs);
       return;
     }
-    equal_runs.push_back({first, end, kind, index});
+    const bool is_last_col = is_ragged_col(first.at);
+    if (std::none_of(layer_tiles.begin(), layer_tiles.end(),
+                     [](const LayerTile& tile) { return tile.source >= kFirstPattern; })) {
+      const std::int32_t index = cached_tile(tiles, is_last_col);
+      append_run({first, end, kind_of(index), index}, equal_runs);
+      return;
+    }
+    bool has_last_row = is_last_row_, has_last_col = is_last_col;
+    for (const LayerTile& tile : layer_tiles) {
+      has_last_row = has_last_row || tile.is_last_row;
+      has_last_col = has_last_col || tile.is_last_col;
+    }
+    equal_runs.push_back(
+        {first, end, RunKind::mixed,
+         patterns_.find(tiles, has_last_row ? row : -1, has_last_col ? first.at : -1)});
+    has_mixed_ = true;
   }
 
-  std::int32_t cells_of(const EqualRun& equal_run) const {
-    return cached_tiles_[static_cast<std::size_t>(equal_run.tile)].cells;
+  // Appends tiles, joined to those before them if these hold the same cells.
+  void append_run(const EqualRun& next, std::vector<EqualRun>& equal_runs) const {
+    if (next.kind == RunKind::empty) return;
+    if (!equal_runs.empty()) {
+      EqualRun& last = equal_runs.back();
+      if (last.kind == next.kind && last.end.at == next.first.at &&
+          (next.kind == RunKind::full ||
+           (next.kind == RunKind::pattern && last.tile == next.tile) ||
+           (next.kind == RunKind::partial && cells_of(last) == cells_of(next)))) {
+        last.end = next.end;
+        return;
+      }
+    }
+    equal_runs.push_back(next);
   }
+
+  // Replaces the mixed runs of a tile row, which repeats for `periods` periods. A combination is
+  // stored as a pattern once that takes no more tiles than writing it out; a combination that is no
+  // larger than a pattern in it always is. Returns 1 if tiles of this row were written out.
+  std::int64_t decide_patterns(std::int64_t row, std::int64_t periods,
+                               std::vector<EqualRun>& equal_runs) {
+    if (!has_mixed_) return periods;
+    has_mixed_ = false;
+    undecided_.swap(equal_runs);
+    equal_runs.clear();
+    for (const EqualRun& run : undecided_) {
+      if (run.kind != RunKind::mixed) {
+        append_run(run, equal_runs);
+        continue;
+      }
+      PatternCombination& combination = patterns_[run.tile];
+      const std::int64_t width = run.end.at - run.first.at;
+      const std::int64_t growth = run.end.step - run.first.step;
+      const std::int64_t num_tiles = periods * width + growth * (periods * (periods - 1) / 2);
+      const bool can_be_stored = combination.period.num_rows > 0;
+      if (!combination.is_stored && can_be_stored &&
+          (!combination.may_be_large ||
+           combination.period.size() <= combination.num_written + num_tiles)) {
+        store(combination);
+      }
+      if (combination.is_stored) {
+        append_run({run.first, run.end, combination.kind, combination.tile}, equal_runs);
+        continue;
+      }
+      periods = 1;
+      combination.num_written += width;
+      for (std::int64_t col = run.first.at; col < run.end.at; ++col) {
+        const auto [kind, tile] = tile_at(combination, row, col);
+        append_run({{col, 0}, {col + 1, 0}, kind, tile}, equal_runs);
+      }
+    }
+    return periods;
+  }
+
+  // Evaluates one period of a combination and stores it as a pattern, or as one tile if all of its
+  // tiles are equal.
+  void store(PatternCombination& combination) {
+    const PatternPeriod& period = combination.period;
+    std::vector<std::pair<RunKind, std::int32_t>> tiles;
+    tiles.reserve(static_cast<std::size_t>(period.size()));
+    bool is_uniform = true;
+    for (std::int64_t r = 0; r < period.num_rows; ++r) {
+      for (std::int64_t c = 0; c < period.num_cols; ++c) {
+        const std::int64_t row = combination.row >= 0 ? combination.row : r;
+        const std::int64_t col =
+            combination.col >= 0 ? combination.col : (c + period.skew * r) % period.num_cols;
+        tiles.push_back(tile_at(combination, row, col));
+        const auto& [kind, tile] = tiles.back();
+        const auto& [first_kind, first_tile] = tiles.front();
+        is_uniform = is_uniform && kind == first_kind &&
+                     (kind != RunKind::partial || cells_of(tile) == cells_of(first_tile));
+      }
+    }
+    combination.is_stored = true;
+    if (is_uniform) {
+      std::tie(combination.kind, combination.tile) = tiles.front();
+      return;
+    }
+    std::vector<std::int32_t> contents;
+    contents.reserve(tiles.size());
+    for (const auto& [kind, tile] : tiles) {
+      contents.push_back(kind == RunKind::empty  ? kEmptyTile
+                         : kind == RunKind::full ? kFullTile
+                                                 : stored_bitmap(tile));
+    }
+    combination.kind = RunKind::pattern;
+    combination.tile = builder_
+                           .add_pattern(static_cast<std::int32_t>(period.num_rows),
+                                        static_cast<std::int32_t>(period.num_cols),
+                                        static_cast<std::int32_t>(period.skew), contents)
+                           .data_index;
+  }
+
+  // The tile of a combination at a place, which need not lie in the result.
+  std::pair<RunKind, std::int32_t> tile_at(const PatternCombination& combination, std::int64_t row,
+                                           std::int64_t col) {
+    const LayerTiles tiles = patterns_.tiles_at(combination.sources, row, col);
+    const TileClass kind = function_.classify(std::span(tiles.data(), layers_.size()));
+    if (kind != TileClass::partial) return {run_kind_of(kind), -1};
+    const std::int32_t index =
+        cached_tile(tiles, combination.col >= 0 && is_ragged_col(combination.col));
+    return {kind_of(index), index};
+  }
+
+  bool is_ragged_col(std::int64_t col) const {
+    return kv_len_ % block_.block_kv != 0 && col == num_cols_ - 1;
+  }
+
+  RunKind kind_of(std::int32_t tile) const {
+    return run_kind_of(cached_tiles_[static_cast<std::size_t>(tile)].kind);
+  }
+
+  std::int32_t cells_of(std::int32_t tile) const {
+    return cached_tiles_[static_cast<std::size_t>(tile)].cells;
+  }
+
+  // The bitmap of a partial tile, interned.
+  std::int32_t stored_bitmap(std::int32_t tile) {
+    CachedTile& entry = cached_tiles_[static_cast<std::size_t>(tile)];
+    if (entry.bitmap < 0) entry.bitmap = builder_.intern_bitmap(words_of(entry), entry.hash);
+    is_stored_[static_cast<std::size_t>(entry.cells)] = true;
+    return entry.bitmap;
+  }
+
+  std::int32_t cells_of(const EqualRun& equal_run) const { return cells_of(equal_run.tile); }
 
   // The entry of a tile, evaluated if it is new.
-  std::int32_t cached_tile(const std::array<LayerTile, kMaxLayers>& tiles, bool is_last_col) {
-    std::uint64_t hash = (is_last_row_ ? 1u : 0u) + (is_last_col ? 2u : 0u);
-    for (std::size_t l = 0; l < layers_.size(); ++l) {
-      const std::uint64_t field = std::uint64_t{tiles[l].source} << 2 |
-                                  (tiles[l].is_last_row ? 1u : 0u) |
-                                  (tiles[l].is_last_col ? 2u : 0u);
-      hash = (std::rotl(hash, 29) ^ field) * 0x9E3779B97F4A7C15u;
-    }
+  std::int32_t cached_tile(const LayerTiles& tiles, bool is_last_col) {
+    const std::uint64_t hash = hash_of((is_last_row_ ? 1u : 0u) + (is_last_col ? 2u : 0u),
+                                       std::span(tiles.data(), layers_.size()));
     const std::int32_t found = index_.find(hash, [&](std::int32_t i) {
       const CachedTile& cached = cached_tiles_[static_cast<std::size_t>(i)];
       return cached.is_last_row == is_last_row_ && cached.is_last_col == is_last_col &&
@@ -317,8 +453,8 @@ class LayerCombination {
   static void for_each_tile_run(std::span<const EqualRun> equal_runs, Visit&& visit) {
     for (std::size_t p = 0; p < equal_runs.size();) {
       std::size_t end = p + 1;
-      if (equal_runs[p].kind == TileClass::partial) {
-        while (end < equal_runs.size() && equal_runs[end].kind == TileClass::partial &&
+      if (equal_runs[p].kind == RunKind::partial) {
+        while (end < equal_runs.size() && equal_runs[end].kind == RunKind::partial &&
                equal_runs[end].first.at == equal_runs[end - 1].end.at) {
           ++end;
         }
@@ -485,19 +621,27 @@ class LayerCombination {
     segments_.clear();
     for (std::size_t p = 0; p < equal_runs.size();) {
       const EqualRun& equal_run = equal_runs[p];
-      if (equal_run.kind == TileClass::full) {
+      if (equal_run.kind == RunKind::full) {
         add_full(equal_run);
         ++p;
         continue;
       }
+      if (equal_run.kind == RunKind::pattern) {
+        add_segment(equal_run, SegmentKind::pattern, equal_run.tile);
+        ++p;
+        continue;
+      }
       std::size_t last = p + 1;
-      while (last < equal_runs.size() && equal_runs[last].kind == TileClass::partial &&
+      while (last < equal_runs.size() && equal_runs[last].kind == RunKind::partial &&
              equal_runs[last].first.at == equal_runs[last - 1].end.at) {
         ++last;
       }
       const std::span tile_run(equal_runs.data() + p, last - p);
       if (periods > 1 && is_growing(tile_run)) {
-        for (const EqualRun& tiles : tile_run) add_bitmaps(tiles);
+        for (const EqualRun& tiles : tile_run) {
+          add_segment(tiles, SegmentKind::bitmap,
+                      cached_tiles_[static_cast<std::size_t>(tiles.tile)].bitmap);
+        }
       } else {
         add_tile_run(tile_run);
       }
@@ -521,13 +665,12 @@ class LayerCombination {
                          SegmentKind::full, 0});
   }
 
-  // Partial tiles whose bitmap is stored.
-  void add_bitmaps(const EqualRun& equal_run) {
+  // Partial tiles whose bitmap is stored, or tiles of a pattern.
+  void add_segment(const EqualRun& equal_run, SegmentKind kind, std::int32_t data_index) {
     segments_.push_back({static_cast<std::int32_t>(equal_run.first.at),
                          static_cast<std::int32_t>(equal_run.end.at),
                          static_cast<std::int32_t>(equal_run.first.step),
-                         static_cast<std::int32_t>(equal_run.end.step), SegmentKind::bitmap,
-                         cached_tiles_[static_cast<std::size_t>(equal_run.tile)].bitmap});
+                         static_cast<std::int32_t>(equal_run.end.step), kind, data_index});
   }
 
   void add_tile_run(std::span<const EqualRun> equal_runs) {
@@ -552,6 +695,7 @@ class LayerCombination {
   TileFunction& function_;
   SegmentBuilder builder_;
   const std::int64_t period_, num_rows_, num_cols_, words_per_bitmap_;
+  PatternCombinations patterns_;
   std::vector<Border> static_borders_;
   std::vector<CachedTile> cached_tiles_;
   DataIndex index_;
@@ -561,6 +705,8 @@ class LayerCombination {
   // The current tile row:
   std::array<LayerWalker, kMaxLayers> walkers_;
   bool is_last_row_ = false;
+  bool has_mixed_ = false;
+  std::vector<EqualRun> undecided_;
   std::vector<std::vector<EqualRun>> equal_runs_;  // by residue of the tile row
   std::vector<TileSegment> segments_;
   std::int64_t row_run_ = 0;  // number, from the top, of the tile rows that are appended together

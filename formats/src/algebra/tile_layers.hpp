@@ -16,6 +16,13 @@
 // Example     causal & window over 1M tokens, both in one run of 8184 tile rows: four borders with
 //             steps 0 or 1, appended at once
 //
+// Segments of patterns are borders like any other; under them, tiles repeat (layer_patterns.hpp). One
+// period of a combination of patterns is evaluated, and becomes a pattern of the result, or a plain
+// segment if all of its tiles are equal. A combination is written out, tile by tile, as long as that
+// takes fewer tiles than its period has.
+// Example     complement of causal & k % 10 < 3 over 1M tokens: 5 tiles are evaluated in all under
+//             the moving border of 8191 tile rows
+//
 // Where a source is ragged at its end, its last tile column and last tile row are separate
 // segments.
 #pragma once
@@ -60,9 +67,10 @@ class TileFunction {
   virtual void evaluate(std::span<const LayerTile> tiles, std::uint64_t* words) = 0;
 };
 
-/// The mask whose tiles are function(layers), canonical. All masks have block `block` and no column
-/// table. Cost: O(runs * layers + distinct combinations of partial tiles * tile cells / 64) while
-/// runs move in step, at worst O(segments of all tile rows).
+/// The mask whose tiles are function(layers), canonical unless it has patterns. All masks have block
+/// `block` and no column table. It has patterns only if layers keep theirs (UniformRuns). Cost:
+/// O(runs * layers + distinct combinations of partial tiles * tile cells / 64 + periods of
+/// combinations of patterns) while runs move in step, at worst O(segments of all tile rows).
 SegmentMask combine_layers(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
                            std::span<const TileLayer> layers, TileFunction& function);
 

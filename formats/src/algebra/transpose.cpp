@@ -7,6 +7,11 @@
 // that results has one run for each tile row; as the only layer of tile_layers.hpp it becomes
 // canonical. Example: causal over 1M tokens has two changes in each of 8192 tile rows.
 //
+// A pattern is one source. Translations (rows, cols) of its lattice become (cols, rows). Some
+// lattices need a longer period from the other side: a row of 4 tiles with a skew of 2 becomes
+// 4 x 2 tiles. A mask is written out if one of its patterns would need more tiles than the mask
+// has.
+//
 // A column table lists query intervals by key. These are the key intervals of the result's rows.
 #include <algorithm>
 #include <array>
@@ -16,6 +21,7 @@
 #include "algebra/tile_layers.hpp"
 #include "fdma/formats/row_bands.hpp"
 #include "fdma/formats/segment_builder.hpp"
+#include "fdma/formats/tile_lattice.hpp"
 #include "segment/bit_copy.hpp"
 #include "segment/bit_transpose.hpp"
 
@@ -118,6 +124,36 @@ SegmentMask transpose_table(const SegmentMask& mask) {
   return segment_from_bands(bands, {mask.block.block_kv, mask.block.block_q});
 }
 
+// How the tiles of a pattern repeat when rows and columns are swapped, in at most `most_tiles`.
+std::optional<PatternPeriod> transposed_period(const TilePattern& p, std::int64_t most_tiles) {
+  const std::int64_t rows = p.num_rows, cols = p.num_cols, shift = p.skew * rows % cols;
+  TileLattice lattice;  // (r, c) for which (c, r) is a translation of the pattern
+  if (!lattice.restrict_to(0, 1, rows) || !lattice.restrict_to(rows, -shift, rows * cols)) {
+    return std::nullopt;
+  }
+  return period_of(lattice, most_tiles / lattice.num_cols);
+}
+
+// Appends a pattern of `parts`, transposed, to the mask that results. bitmap_of(source) is the
+// index of a transposed bitmap there.
+template <class BitmapOf>
+void append_pattern(const UniformRuns& parts, TileSource pattern, const PatternPeriod& period,
+                    BitmapOf&& bitmap_of, SegmentMask& result) {
+  result.patterns.push_back({static_cast<std::int32_t>(period.num_rows),
+                             static_cast<std::int32_t>(period.num_cols),
+                             static_cast<std::int32_t>(period.skew),
+                             static_cast<std::int32_t>(result.pattern_offsets.size()) - 1});
+  for (std::int64_t row = 0; row < period.num_rows; ++row) {
+    for (std::int64_t column = 0; column < period.num_cols; ++column) {
+      const TileSource source = parts.tile_of_pattern(pattern, column + period.skew * row, row);
+      if (source == kEmptyTiles) continue;
+      result.pattern_tiles.push_back({static_cast<std::int32_t>(column),
+                                      source == kFullTiles ? kFullTile : bitmap_of(source)});
+    }
+    result.pattern_offsets.push_back(std::ssize(result.pattern_tiles));
+  }
+}
+
 class OnlyLayer final : public TileFunction {
  public:
   explicit OnlyLayer(const UniformRuns& parts) : parts_(parts) {}
@@ -139,13 +175,20 @@ class OnlyLayer final : public TileFunction {
 
 SegmentMask transpose_segment(const SegmentMask& mask) {
   if (!mask.column_offsets.empty()) return transpose_table(mask);
-  UniformRuns parts(mask);
+  std::vector<PatternPeriod> periods;  // of the transposed patterns
+  for (const TilePattern& pattern : mask.patterns) {
+    const std::optional<PatternPeriod> period = transposed_period(
+        pattern, std::max<std::int64_t>(std::int64_t{mask.num_tile_rows()} * mask.num_tile_cols(),
+                                        std::int64_t{pattern.num_rows} * pattern.num_cols));
+    if (!period) return transpose_segment(expand_patterns(mask));
+    periods.push_back(*period);
+  }
+  UniformRuns parts(mask, UniformRuns::Patterns::kept);
   const std::vector<SourceChange> changes = changes_by_column(mask, parts);
   SegmentMask result;
   result.q_len = mask.kv_len;
   result.kv_len = mask.q_len;
   result.block = {mask.block.block_kv, mask.block.block_q};
-  const std::int32_t period = row_period(result.block);
   std::vector<std::int32_t> bitmap_of_source;  // by source, -1 if not met yet
   std::vector<std::uint64_t> scratch(static_cast<std::size_t>(mask.words_per_bitmap()));
   const auto bitmap_of = [&](TileSource source) {
@@ -157,23 +200,34 @@ SegmentMask transpose_segment(const SegmentMask& mask) {
     }
     return bitmap;
   };
+  for (std::size_t i = 0; i < periods.size(); ++i) {
+    append_pattern(parts, kFirstPattern + static_cast<TileSource>(i), periods[i], bitmap_of,
+                   result);
+  }
+  const std::int32_t period = row_period(result.block);
   auto change = changes.begin();
   for (std::int32_t row = 0; row < result.num_tile_rows(); ++row) {
     const auto first_segment = static_cast<std::int64_t>(result.segments.size());
     for (; change != changes.end() && change->col == row; ++change) {
-      if (change->source == kEmptyTiles) continue;
+      const TileSource source = change->source;
+      if (source == kEmptyTiles) continue;
       const auto next = change + 1;
       const std::int32_t end =
           next != changes.end() && next->col == row ? next->row : result.num_tile_cols();
-      const bool is_full = change->source == kFullTiles;
-      result.segments.push_back({change->row, end, 0, 0,
-                                 is_full ? SegmentKind::full : SegmentKind::bitmap,
-                                 is_full ? 0 : bitmap_of(change->source)});
+      TileSegment segment{change->row, end, 0, 0, SegmentKind::full, 0};
+      if (source >= kFirstPattern) {
+        segment.kind = SegmentKind::pattern;
+        segment.data_index = static_cast<std::int32_t>(source - kFirstPattern);
+      } else if (source != kFullTiles) {
+        segment.kind = SegmentKind::bitmap;
+        segment.data_index = bitmap_of(source);
+      }
+      result.segments.push_back(segment);
     }
     const std::int64_t num_segments = std::ssize(result.segments) - first_segment;
     result.runs.push_back({row, period, 1, static_cast<std::int32_t>(num_segments), first_segment});
   }
-  UniformRuns transposed(result);
+  UniformRuns transposed(result, UniformRuns::Patterns::kept);
   const TileLayer layers[] = {{&transposed}};
   OnlyLayer function(transposed);
   return combine_layers(result.q_len, result.kv_len, result.block, layers, function);

@@ -23,8 +23,9 @@ const TileRun& run_of(const SegmentMask& mask, std::int32_t row) {
 
 }  // namespace
 
-UniformRuns::UniformRuns(const SegmentMask& mask)
+UniformRuns::UniformRuns(const SegmentMask& mask, Patterns patterns)
     : mask_(mask),
+      patterns_(patterns),
       first_panel_source_(kFirstPartial + static_cast<TileSource>(mask.num_bitmaps())),
       panels_(static_cast<std::size_t>(mask.num_row_panels())) {}
 
@@ -32,13 +33,18 @@ std::int64_t UniformRuns::parts_of(std::int32_t row, std::vector<UniformRun>& pa
   parts.clear();
   const TileRun& run = run_of(mask_, row);
   const std::int64_t i = (row - run.first_row) / run.row_stride;
-  bool has_patterns = false;
+  bool has_written_out = false;
   for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
     const TileSegment& segment = mask_.segments[static_cast<std::size_t>(s)];
     const std::int64_t first = segment.first_tile + i * segment.step_first;
     const std::int64_t end = segment.end_tile + i * segment.step_end;
     if (segment.kind == SegmentKind::pattern) {
-      has_patterns = true;
+      if (patterns_ == Patterns::kept) {
+        parts.push_back({first, end, segment.step_first, segment.step_end,
+                         kFirstPattern + static_cast<TileSource>(segment.data_index)});
+        continue;
+      }
+      has_written_out = true;
       written_out_.clear();
       append_written_out(mask_, row,
                          {static_cast<std::int32_t>(first), static_cast<std::int32_t>(end), 0, 0,
@@ -70,7 +76,22 @@ std::int64_t UniformRuns::parts_of(std::int32_t row, std::vector<UniformRun>& pa
       }
     }
   }
-  return has_patterns ? 1 : run.num_rows - i;
+  return has_written_out ? 1 : run.num_rows - i;
+}
+
+TileSource UniformRuns::tile_of_pattern(TileSource pattern, std::int64_t row,
+                                        std::int64_t col) const {
+  const TilePattern& p = mask_.patterns[pattern - kFirstPattern];
+  const auto positive = [](std::int64_t x, std::int64_t m) { return x % m + (x % m < 0 ? m : 0); };
+  const std::int64_t column = positive(col - p.skew * row, p.num_cols);
+  const std::span<const PatternTile> tiles =
+      mask_.pattern_row_tiles(p, static_cast<std::int32_t>(positive(row, p.num_rows)));
+  const auto tile =
+      std::lower_bound(tiles.begin(), tiles.end(), column,
+                       [](const PatternTile& t, std::int64_t c) { return t.column < c; });
+  if (tile == tiles.end() || tile->column != column) return kEmptyTiles;
+  return tile->bitmap == kFullTile ? kFullTiles
+                                   : kFirstPartial + static_cast<TileSource>(tile->bitmap);
 }
 
 // A tile holds the cells of the one before it unless an interval begins or ends inside the two.

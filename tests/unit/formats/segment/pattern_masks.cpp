@@ -28,6 +28,13 @@ PatternCase random_pattern_case(std::mt19937& rng) {
       num_rows * block.block_q - (pick(rng, 0, 1) == 0 ? 0 : pick(rng, 1, 15));
   const std::int64_t kv_len =
       num_cols * block.block_kv - (pick(rng, 0, 1) == 0 ? 0 : pick(rng, 1, 15));
+  return random_pattern_case(rng, q_len, kv_len, block);
+}
+
+PatternCase random_pattern_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len,
+                                BlockShape block) {
+  const std::int64_t num_rows = ceil_div(q_len, block.block_q);
+  const std::int64_t num_cols = ceil_div(kv_len, block.block_kv);
   const std::int64_t whole_rows = q_len / block.block_q, whole_cols = kv_len / block.block_kv;
   SegmentBuilder builder(q_len, kv_len, block);
   const std::int64_t words = std::int64_t{block.block_q} * block.block_kv / 64;

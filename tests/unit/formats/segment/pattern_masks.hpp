@@ -18,4 +18,8 @@ struct PatternCase {
 /// full and bitmap segments; lengths may be ragged. Sides of blocks are at most 64.
 PatternCase random_pattern_case(std::mt19937& rng);
 
+/// Returns one of these lengths, in these blocks.
+PatternCase random_pattern_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len,
+                                BlockShape block);
+
 }  // namespace fdma::testing
