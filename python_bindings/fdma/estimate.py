@@ -84,7 +84,7 @@ class Estimate:
 
     @property
     def traffic_bytes(self) -> int:
-        """Bytes that one call moves through main memory: every tensor and the plan once."""
+        """Bytes that main memory moves while the work tiles of one call run."""
         return cast("int", self._report["masked"]["memory_bytes"])
 
     @property

@@ -82,6 +82,7 @@ def _head_lines(report: Mapping[str, Any]) -> list[Line]:
     sizes = [shape["head_dim"], shape["head_dim_v"]]
     head_size = "/".join(str(size) for size in dict.fromkeys(sizes))
     rough = "; a provisional profile: times are rough" if device["provisional"] else ""
+    rough += "; what plans add to work tiles is assumed" if device["assumed"] else ""
     return [
         (
             "attention",

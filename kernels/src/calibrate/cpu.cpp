@@ -6,7 +6,7 @@
 //      that spin do not count).
 //   2. Fit the costs, in which the work of a plan (work_tile_counts.hpp) is linear.
 //   3. Measure launch and memory: a call of one work tile with one key, and a copy that fits no
-//   cache.
+//   cache; for backward also calls of full tiles with the corrected delta beside calls without.
 #include "calibrate/cpu.hpp"
 
 #include <fmt/format.h>
@@ -41,6 +41,9 @@ constexpr int kMinRounds = 3;
 constexpr double kSecondsEach = 2;
 constexpr double kQuickSecondsEach = 0.8;
 constexpr std::size_t kQuickTiles = 2;
+/// Of the time for a tile shape, for calls with the corrected delta.
+constexpr double kCorrectionTime = 0.25;
+constexpr std::int64_t kCorrectionQueries = 512, kCorrectionKeys = 1024;
 /// Keys and values that exceed a core's own cache by this factor are L2 misses throughout.
 constexpr double kL2MissOverHit = 16;
 /// Query heads, and at least one for each thread, so that rows of one head are not neighbours in
@@ -122,7 +125,8 @@ struct Workload {
 
   AttentionPlan plan;
   Tensors tensors;
-  BackwardTensors backward;                                        ///< for a backward plan
+  BackwardTensors backward;  ///< for a backward plan
+  DeltaSource delta_source = DeltaSource::output;
   double fastest_us = std::numeric_limits<double>::infinity();     ///< elapsed
   double least_busy_us = std::numeric_limits<double>::infinity();  ///< of all threads together
 
@@ -141,7 +145,7 @@ struct Workload {
   Result<void> call(const AttentionOptions& options) {
     if (!plan.is_backward()) return attention_forward(plan, tensors.views(), options);
     BackwardOptions backward_options;
-    backward_options.delta_source = DeltaSource::output;
+    backward_options.delta_source = delta_source;
     backward_options.num_threads = options.num_threads;
     backward_options.is_cancelled = options.is_cancelled;
     return attention_backward(plan, backward, backward_options);
@@ -272,7 +276,10 @@ class Calibration {
       kernel.tiles.push_back(costs);
       ++num_done_;
     }
-    return assumed_costs(std::move(kernel), Backend::cpu);
+    if (direction == Direction::backward) {
+      FDMA_TRY(kernel.correction_share, time_correction(dtype, head_dim));
+    }
+    return kernel;
   }
 
   Result<double> time_launch(Direction direction, DType dtype, std::int32_t head_dim) {
@@ -287,6 +294,40 @@ class Calibration {
     return workload.fastest_us;
   }
 
+  /// Runs workloads in turns until `seconds` are over.
+  Result<void> run_in_turns(std::vector<Workload>& workloads, double seconds) {
+    const Clock::time_point start = Clock::now();
+    for (int round = 0; round < kMinRounds || microseconds_since(start) < seconds * 1e6; ++round) {
+      for (Workload& workload : workloads) {
+        if (options_.is_cancelled != nullptr && *options_.is_cancelled)
+          return calibration_interrupted();
+        FDMA_TRY_VOID(workload.run(run_options_));
+      }
+    }
+    return {};
+  }
+
+  /// KernelCosts::correction_share: what the correction pass adds to a call of full tiles.
+  Result<double> time_correction(DType dtype, std::int32_t head_dim) {
+    AttentionShape lengths;
+    lengths.q_lens = {kCorrectionQueries};
+    lengths.kv_lens = {kCorrectionKeys};
+    const BlockMask mask = full_mask(lengths, tiles_.front());
+    const AttentionShape shape =
+        calibration_shape(mask, dtype, head_dim, std::max(kMinHeads, num_threads_));
+    std::vector<Workload> workloads;
+    for (const DeltaSource source : {DeltaSource::output, DeltaSource::corrected}) {
+      FDMA_TRY(Workload workload, workload_of(mask, ColumnMode::scan, shape, Direction::backward));
+      workload.delta_source = source;
+      workloads.push_back(std::move(workload));
+    }
+    FDMA_TRY_VOID(run_in_turns(workloads, kCorrectionTime * seconds_each()));
+    const double plain_us = workloads[0].least_busy_us, corrected_us = workloads[1].least_busy_us;
+    return std::max(corrected_us / plain_us - 1, 0.0);
+  }
+
+  double seconds_each() const { return options_.quick ? kQuickSecondsEach : kSecondsEach; }
+
   Result<TileCosts> time_tile(const DeviceProfile& profile, Direction direction, DType dtype,
                               std::int32_t head_dim, BlockShape tile) {
     std::vector<Workload> workloads;
@@ -298,15 +339,7 @@ class Calibration {
       FDMA_TRY(Workload workload, workload_of(each.mask, each.columns, shape, direction));
       workloads.push_back(std::move(workload));
     }
-    const double seconds = options_.quick ? kQuickSecondsEach : kSecondsEach;
-    const Clock::time_point start = Clock::now();
-    for (int round = 0; round < kMinRounds || microseconds_since(start) < seconds * 1e6; ++round) {
-      for (Workload& workload : workloads) {
-        if (options_.is_cancelled != nullptr && *options_.is_cancelled)
-          return calibration_interrupted();
-        FDMA_TRY_VOID(workload.run(run_options_));
-      }
-    }
+    FDMA_TRY_VOID(run_in_turns(workloads, seconds_each()));
     std::vector<Measurement> measurements;
     for (const Workload& workload : workloads) {
       measurements.push_back(

@@ -5,10 +5,13 @@
 //      one call that does not count while the host queues those that do. Backward calls get the
 //      transposed masks, which the plan transposes again to rows. The time of the kernels around the
 //      main one, by the bandwidth of memory (query_passes.hpp), is subtracted. Where the kernel
-//      gathers, the gather masks join the same rounds.
+//      gathers, the gather masks join the same rounds. So do pairs of calls that differ in what a
+//      plan adds to its work tiles (added_costs.hpp): split rows and moved keys; backward, calls
+//      whose sums of dq are ordered or whose delta is corrected.
 //   2. Long calls. Full tiles, and index tiles, are run in sequences of calls without a pause, up to a
 //      third of a second, to measure how far the power limit lowers the clock.
-// The fits follow (sm90_fit.hpp). Main memory is measured first, by a copy.
+// The fits follow (sm90_fit.hpp, added_costs.hpp). Main memory is measured first, by a copy, and kv
+// index lists made on the device last (sm90_lists.hpp).
 #include "calibrate/sm90.hpp"
 
 #include <fmt/format.h>
@@ -24,9 +27,11 @@
 #include <utility>
 #include <vector>
 
+#include "calibrate/added_costs.hpp"
 #include "calibrate/inputs.hpp"
 #include "calibrate/masks.hpp"
 #include "calibrate/sm90_fit.hpp"
+#include "calibrate/sm90_lists.hpp"
 #include "calibrate/sm90_tensors.hpp"
 #include "fdma/formats/set_algebra.hpp"
 #include "fdma/kernels/backends.hpp"
@@ -76,30 +81,39 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// A mask's plan on the device, and the times of its calls.
+/// A plan on the device, and the times of its calls.
 struct Workload {
-  EvenCall call;
   AttentionShape shape;
-  std::unique_ptr<PreparedPlan> plan;
+  std::shared_ptr<const PreparedPlan> plan;
   DeviceMemory workspace;
+  BackwardOptions backward;
   std::vector<double> samples_us;
+  double us = 0;  ///< of one call
 
-  /// `mask` is the mask that the call gets.
-  static Result<Workload> make(const BlockMask& mask, const AttentionShape& shape, bool is_all,
-                               ColumnMode columns, int num_workers, Direction direction) {
-    PlanOptions options;
-    options.direction = direction;
-    options.backend = Backend::sm90;
-    options.num_workers = num_workers;
-    options.split = SplitMode::never;
-    options.pack = PackMode::never;
-    options.columns = columns;
-    FDMA_TRY(AttentionPlan plan, make_plan(mask, shape, {}, options));
-    EvenCall call = even_call(plan, std::get<SegmentPlan>(plan.form), num_workers, is_all);
-    FDMA_TRY(std::unique_ptr<PreparedPlan> prepared, prepare(std::move(plan)));
+  static Result<Workload> make(std::shared_ptr<const PreparedPlan> prepared,
+                               const BackwardOptions& backward = {}) {
     FDMA_TRY(DeviceMemory workspace, DeviceMemory::allocate(prepared->workspace_bytes()));
-    return Workload{call, shape, std::move(prepared), std::move(workspace), {}};
+    AttentionShape shape = prepared->shape();
+    return Workload{std::move(shape), std::move(prepared), std::move(workspace), backward, {}};
   }
+};
+
+/// A plan of whole rows of one head each. `mask` is the mask that the call gets.
+Result<AttentionPlan> plain_plan(const BlockMask& mask, const AttentionShape& shape,
+                                 ColumnMode columns, int num_workers, Direction direction) {
+  PlanOptions options;
+  options.direction = direction;
+  options.backend = Backend::sm90;
+  options.num_workers = num_workers;
+  options.split = SplitMode::never;
+  options.pack = PackMode::never;
+  options.columns = columns;
+  return make_plan(mask, shape, {}, options);
+}
+
+/// Shares of the time of work tiles, as KernelCosts has them.
+struct BackwardShares {
+  double ordered = 0, corrected = 0;
 };
 
 /// LongCall::kernel of a kernel's full tiles and of its index tiles.
@@ -122,12 +136,10 @@ class KernelCalibration {
     FDMA_TRY_VOID(make_workloads(dtype, head_dim));
     FDMA_TRY_VOID(warm_up());
     FDMA_TRY_VOID(time_short_calls());
-    std::vector<EvenCall> calls;
-    for (const Workload& workload : workloads_) {
-      calls.push_back(workload.call);
-      calls.back().us -= query_pass_us(workload.shape);
+    for (std::size_t i = 0; i < even_calls_.size(); ++i) {
+      even_calls_[i].us = workloads_[i].us - query_pass_us(workloads_[i].shape);
     }
-    const EvenCosts costs = fit_even_calls(calls, kTile);
+    const EvenCosts costs = fit_even_calls(even_calls_, kTile);
     FDMA_TRY_VOID(time_long_calls(
         longest([](const EvenCall& call) { return call.of(PlanSegmentKind::full); }), long_calls,
         tiles_of(kernel)));
@@ -139,7 +151,19 @@ class KernelCalibration {
     KernelCosts result{direction_, dtype, head_dim, costs.launch_us, {costs.tile}};
     result.overlaps_masks = true;
     result.ahead_us = tiles_ahead(direction_, head_dim) * costs.tile.full.compute_us;
-    return assumed_costs(std::move(result), Backend::sm90);
+    if (direction_ == Direction::backward) {
+      const BackwardShares shares = backward_shares(costs.launch_us);
+      result.ordered_share = shares.ordered;
+      result.correction_share = shares.corrected;
+    } else {
+      const AddedCosts added = fit_added(added_work(), costs.tile.item_us);
+      result.tiles.front().split_us = added.split_us;
+      result.combine_us = added.combine_us;
+      result.combine_row_us = added.combine_row_us;
+      result.move_us = added.move_us;
+      result.moved_key_us = added.moved_key_us;
+    }
+    return result;
   }
 
  private:
@@ -151,22 +175,87 @@ class KernelCalibration {
         head_dim <= Backend::sm90.traits().max_gather_head_dim) {
       for (OverlapMask& each : gather_masks()) masks.push_back(std::move(each));
     }
-    std::vector<AttentionShape> shapes;
     for (OverlapMask& each : masks) {
       if (direction_ == Direction::backward) {
         FDMA_TRY(each.mask, transpose(each.mask));
       }
-      shapes.push_back(calibration_shape(each.mask, dtype, head_dim, heads));
-    }
-    FDMA_TRY(tensors_, CalibrationTensors::make(shapes, direction_));
-    for (std::size_t i = 0; i < masks.size(); ++i) {
       const ColumnMode columns =
-          masks[i].kind == PlanSegmentKind::gather ? ColumnMode::gather : ColumnMode::scan;
-      FDMA_TRY(Workload workload, Workload::make(masks[i].mask, shapes[i], masks[i].is_all, columns,
-                                                 num_workers_, direction_));
+          each.kind == PlanSegmentKind::gather ? ColumnMode::gather : ColumnMode::scan;
+      FDMA_TRY(AttentionPlan plan,
+               plain_plan(each.mask, calibration_shape(each.mask, dtype, head_dim, heads), columns,
+                          num_workers_, direction_));
+      even_calls_.push_back(
+          even_call(plan, std::get<SegmentPlan>(plan.form), num_workers_, each.is_all));
+      FDMA_TRY_VOID(add_workload(std::move(plan)));
+    }
+    if (direction_ == Direction::backward) {
+      FDMA_TRY_VOID(add_share_calls(dtype, head_dim, heads));
+    } else {
+      FDMA_TRY(added_plans_, added_plans(dtype, head_dim, num_workers_));
+      for (const AddedPlan& each : added_plans_) FDMA_TRY_VOID(add_workload(each.plan));
+    }
+    std::vector<AttentionShape> shapes;
+    for (const Workload& workload : workloads_) shapes.push_back(workload.shape);
+    FDMA_TRY(tensors_, CalibrationTensors::make(shapes, direction_));
+    return {};
+  }
+
+  Result<void> add_workload(AttentionPlan plan) {
+    FDMA_TRY(std::shared_ptr<const PreparedPlan> prepared, prepare(std::move(plan)));
+    FDMA_TRY(Workload workload, Workload::make(std::move(prepared)));
+    workloads_.push_back(std::move(workload));
+    return {};
+  }
+
+  /// Three calls for each mask: plain, with ordered sums of dq, with the corrected delta.
+  Result<void> add_share_calls(DType dtype, std::int32_t head_dim, std::int32_t heads) {
+    for (const BlockMask& mask : share_masks()) {
+      FDMA_TRY(AttentionPlan plan, plain_plan(mask, calibration_shape(mask, dtype, head_dim, heads),
+                                              ColumnMode::scan, num_workers_, direction_));
+      FDMA_TRY(std::shared_ptr<const PreparedPlan> prepared,
+               prepare(std::move(plan), nullptr, {.deterministic = true}));
+      for (const bool is_ordered : {false, true}) {
+        BackwardOptions options;
+        options.deterministic = is_ordered;
+        options.delta_source = DeltaSource::output;
+        FDMA_TRY(Workload workload, Workload::make(prepared, options));
+        workloads_.push_back(std::move(workload));
+      }
+      BackwardOptions options;
+      options.delta_source = DeltaSource::corrected;
+      FDMA_TRY(Workload workload, Workload::make(prepared, options));
       workloads_.push_back(std::move(workload));
     }
     return {};
+  }
+
+  std::vector<AddedWork> added_work() const {
+    std::vector<AddedWork> calls;
+    const auto first = workloads_.begin() + static_cast<std::ptrdiff_t>(even_calls_.size());
+    for (std::size_t i = 0; i < added_plans_.size(); ++i) {
+      const AddedPlan& each = added_plans_[i];
+      if (!each.added) continue;
+      calls.push_back(*each.added);
+      calls.back().us = first[static_cast<std::ptrdiff_t>(i)].us -
+                        first[static_cast<std::ptrdiff_t>(each.plain)].us;
+    }
+    return calls;
+  }
+
+  /// The means over the masks.
+  BackwardShares backward_shares(double launch_us) const {
+    BackwardShares sum;
+    double num_masks = 0;
+    for (std::size_t i = even_calls_.size(); i + 2 < workloads_.size(); i += 3) {
+      const double plain_us = workloads_[i].us;
+      const double work_tiles_us = plain_us - launch_us - query_pass_us(workloads_[i].shape);
+      if (work_tiles_us <= 0) continue;
+      sum.ordered += std::max(workloads_[i + 1].us - plain_us, 0.0) / work_tiles_us;
+      sum.corrected += std::max(workloads_[i + 2].us - plain_us, 0.0) / work_tiles_us;
+      num_masks += 1;
+    }
+    if (num_masks == 0) return {};
+    return {sum.ordered / num_masks, sum.corrected / num_masks};
   }
 
   Result<void> check_cancelled() const {
@@ -182,7 +271,7 @@ class KernelCalibration {
   Result<void> launch(const Workload& workload) const {
     if (direction_ == Direction::backward) {
       return workload.plan->backward(tensors_->backward_views(workload.shape),
-                                     {workload.workspace.data()});
+                                     {workload.workspace.data()}, workload.backward);
     }
     return workload.plan->forward(tensors_->forward_views(workload.shape),
                                   {workload.workspace.data()});
@@ -205,8 +294,8 @@ class KernelCalibration {
     double us = 0;
     while (us < kWarmUpUs) {
       for (Workload& workload : workloads_) {
-        FDMA_TRY(workload.call.us, sample(workload, kMaxLaunches, {}, false));
-        us += workload.call.us * kMaxLaunches;
+        FDMA_TRY(workload.us, sample(workload, kMaxLaunches, {}, false));
+        us += workload.us * kMaxLaunches;
       }
     }
     return {};
@@ -216,27 +305,27 @@ class KernelCalibration {
     const int rounds = options_.quick ? kQuickRounds : kRounds;
     for (int round = 0; round < rounds; ++round) {
       for (Workload& workload : workloads_) {
-        const int launches =
-            std::clamp(static_cast<int>(kSampleUs / workload.call.us), 1, kMaxLaunches);
+        const int launches = std::clamp(static_cast<int>(kSampleUs / workload.us), 1, kMaxLaunches);
         FDMA_TRY(const double us, sample(workload, launches, kRest * launches, true));
         workload.samples_us.push_back(us);
       }
     }
-    for (Workload& workload : workloads_) workload.call.us = median(workload.samples_us);
+    for (Workload& workload : workloads_) workload.us = median(workload.samples_us);
     return {};
   }
 
-  /// The workload with the largest `amount`.
+  /// The workload of the even call with the largest `amount`.
   template <class Amount>
   const Workload& longest(Amount amount) const {
-    return *std::max_element(
-        workloads_.begin(), workloads_.end(),
-        [&](const Workload& a, const Workload& b) { return amount(a.call) < amount(b.call); });
+    const auto most = std::max_element(
+        even_calls_.begin(), even_calls_.end(),
+        [&](const EvenCall& a, const EvenCall& b) { return amount(a) < amount(b); });
+    return workloads_[static_cast<std::size_t>(most - even_calls_.begin())];
   }
 
   Result<void> time_long_calls(const Workload& workload, std::vector<LongCall>& calls,
                                std::size_t kernel) {
-    const double once_us = workload.call.us;
+    const double once_us = workload.us;
     std::vector<double> lengths_us(std::begin(kLongUs), std::end(kLongUs));
     if (options_.quick) lengths_us.assign(std::begin(kQuickLongUs), std::end(kQuickLongUs));
     for (const double length_us : lengths_us) {
@@ -266,6 +355,8 @@ class KernelCalibration {
   StreamTimer& timer_;
   std::optional<CalibrationTensors> tensors_;
   std::vector<Workload> workloads_;
+  std::vector<EvenCall> even_calls_;    // of the first workloads
+  std::vector<AddedPlan> added_plans_;  // forward: of the workloads after these
 };
 
 /// Bytes read and written per microsecond by a copy.
@@ -297,10 +388,8 @@ Result<DeviceProfile> calibrate_sm90(const CalibrateOptions& options) {
   FDMA_TRY(StreamTimer timer, StreamTimer::make());
   DeviceProfile profile;
   profile.name = "calibrated-sm90";
-  profile.source = fmt::format(
-      "fdma-maskc calibrate, {} with {} multiprocessors{}; what plans add to their work tiles is "
-      "carried over",
-      device_name, num_workers, options.quick ? ", quick" : "");
+  profile.source = fmt::format("fdma-maskc calibrate, {} with {} multiprocessors{}", device_name,
+                               num_workers, options.quick ? ", quick" : "");
   profile.is_provisional = false;
   profile.backend = Backend::sm90;
   profile.num_workers = num_workers;
@@ -328,6 +417,18 @@ Result<DeviceProfile> calibrate_sm90(const CalibrateOptions& options) {
   for (std::size_t i = 0; i < profile.kernels.size(); ++i) {
     profile.kernels[i].sustained_slowdown = slowdown.shares[tiles_of(i)];
     profile.kernels[i].gather_slowdown = slowdown.shares[chunks_of(i)];
+  }
+  const bool has_forward =
+      std::any_of(profile.kernels.begin(), profile.kernels.end(),
+                  [](const KernelCosts& each) { return each.direction == Direction::forward; });
+  if (has_forward) {
+    FDMA_TRY(const ListCosts lists, time_lists(options, timer));
+    for (KernelCosts& kernel : profile.kernels) {
+      if (kernel.direction != Direction::forward) continue;
+      kernel.list_launch_us = lists.list_launch_us;
+      kernel.list_us = lists.list_us;
+      kernel.list_entry_us = lists.list_entry_us;
+    }
   }
   if (options.progress) options.progress(total, total);
   FDMA_TRY_VOID(validate(profile));

@@ -1,6 +1,7 @@
-// Costs that calibration does not measure yet. Each comes from an experiment on an H200 or on a CPU
-// (docs/notes/cost-model.md), relative to a full tile where it is the work of the same kernel.
-#include "fdma/kernels/device_profile.hpp"
+// Costs of profiles that were written before calibration measured them. Each comes from an
+// experiment on an H200 or on a CPU (docs/notes/cost-model.md), relative to a full tile where it is
+// the work of the same kernel.
+#include "estimate/profile_members.hpp"
 
 namespace fdma {
 namespace {
@@ -24,13 +25,17 @@ double full_tile_us(const TileCosts& costs) { return costs.full.tile_us + costs.
 
 }  // namespace
 
-KernelCosts assumed_costs(KernelCosts kernel, Backend backend) {
+KernelCosts assumed_costs(KernelCosts kernel, Backend backend, double memory_bytes_per_us) {
   const bool is_forward = kernel.direction == Direction::forward;
   if (backend.traits().device == Device::cpu) {
     if (!is_forward) kernel.correction_share = kCpuCorrectionShare;
     return kernel;
   }
   kernel.move_us = kMoveLaunchUs;
+  if (memory_bytes_per_us > 0) {
+    const double key_bytes = 2.0 * kernel.head_dim * static_cast<double>(size_bytes(kernel.dtype));
+    kernel.moved_key_us = 2 * key_bytes / memory_bytes_per_us;
+  }
   if (!is_forward) {
     kernel.ordered_share = kOrderedShare;
     kernel.correction_share =

@@ -1,6 +1,5 @@
-// A CostModel takes the costs of a device profile at one head size. What a profile does not hold
-// follows from it: moving a key reads and writes its rows at the rate of main memory, and tiles of
-// another shape are scaled.
+// A CostModel takes the costs of a device profile at one head size. Tiles of another shape than
+// those of the profile are scaled.
 #include "fdma/kernels/cost_model.hpp"
 
 #include <algorithm>
@@ -123,12 +122,8 @@ Result<CostModel> cost_model(const DeviceProfile& profile, const AttentionShape&
   model.tile_columns =
       direction == Direction::forward ? model.tile.tile.block_kv : model.tile.tile.block_q;
   model.gather_step = gather_step(shape, score, profile.skips_dead_keys, model.tile_columns);
-  if (profile.backend.traits().copies_permuted_keys) {
-    const std::int64_t key_bytes = std::int64_t{shape.head_dim} * size_bytes(shape.k_dtype) +
-                                   std::int64_t{shape.head_dim_v} * size_bytes(shape.v_dtype);
-    model.moved_key_us = 2 * static_cast<double>(key_bytes) / profile.memory_bytes_per_us;
-  } else {
-    model.kernel.move_us = 0;
+  if (!profile.backend.traits().copies_permuted_keys) {
+    model.kernel.move_us = model.kernel.moved_key_us = 0;
   }
   return model;
 }

@@ -229,6 +229,7 @@ Result<KernelCosts> kernel_costs(const DeviceProfile& profile, Direction directi
   costs.head_dim = static_cast<std::int32_t>(std::lround(head_dim));
   interpolate<KernelCosts>(*low, *high, weight, kKernelNumbers, costs);
   costs.is_provisional = low->is_provisional || high->is_provisional;
+  costs.is_assumed = low->is_assumed || high->is_assumed;
   costs.tiles = interpolate(*low, *high, weight);
   if (costs.tiles.empty()) {
     return Error{ErrorCode::unsupported,

@@ -165,21 +165,24 @@ Result<T> named(Result<T> parsed, const Members& members, const char* member) {
   return parsed;
 }
 
-/// Takes the members that `document` lacks from `assumed`.
+/// Takes the members that `document` lacks from `assumed`. True if one of them is a cost.
 template <class Owner>
-void take_assumed(const Members& document, std::span<const NumberMember<Owner>> members,
+bool take_assumed(const Members& document, std::span<const NumberMember<Owner>> members,
                   const Owner& assumed, Owner& owner) {
+  bool is_assumed = false;
   for (const NumberMember<Owner>& each : members) {
-    if (each.is_assumed && !document.has(std::string(each.name).c_str())) {
-      owner.*each.value = assumed.*each.value;
-    }
+    if (!each.is_assumed || document.has(std::string(each.name).c_str())) continue;
+    owner.*each.value = assumed.*each.value;
+    is_assumed = is_assumed || owner.*each.value > 0;
   }
+  return is_assumed;
 }
 
-Result<KernelCosts> kernel_from(const Json& document, const std::string& where, Backend backend) {
+Result<KernelCosts> kernel_from(const Json& document, const std::string& where,
+                                const DeviceProfile& profile) {
   const Members members(document, where);
   FDMA_TRY_VOID(members.check_names(with_names<KernelCosts>(
-      {"direction", "dtype", "head_dim", "provisional", "overlaps_masks", "tiles"},
+      {"direction", "dtype", "head_dim", "provisional", "assumed", "overlaps_masks", "tiles"},
       kKernelNumbers)));
   KernelCosts kernel;
   FDMA_TRY(const std::string direction, members.text("direction"));
@@ -189,6 +192,9 @@ Result<KernelCosts> kernel_from(const Json& document, const std::string& where, 
   FDMA_TRY(kernel.head_dim, members.integer("head_dim"));
   if (members.has("provisional")) {
     FDMA_TRY(kernel.is_provisional, members.flag("provisional"));
+  }
+  if (members.has("assumed")) {
+    FDMA_TRY(kernel.is_assumed, members.flag("assumed"));
   }
   if (members.has("overlaps_masks")) {
     FDMA_TRY(kernel.overlaps_masks, members.flag("overlaps_masks"));
@@ -200,11 +206,11 @@ Result<KernelCosts> kernel_from(const Json& document, const std::string& where, 
     FDMA_TRY(const TileCosts costs, tile_from((*tiles)[i], fmt::format("{}.tiles[{}]", where, i)));
     kernel.tiles.push_back(costs);
   }
-  const KernelCosts assumed = assumed_costs(kernel, backend);
-  take_assumed<KernelCosts>(members, kKernelNumbers, assumed, kernel);
+  const KernelCosts assumed = assumed_costs(kernel, profile.backend, profile.memory_bytes_per_us);
+  kernel.is_assumed |= take_assumed<KernelCosts>(members, kKernelNumbers, assumed, kernel);
   for (std::size_t i = 0; i < kernel.tiles.size(); ++i) {
-    take_assumed<TileCosts>(Members((*tiles)[i], ""), kTileNumbers, assumed.tiles[i],
-                            kernel.tiles[i]);
+    kernel.is_assumed |= take_assumed<TileCosts>(Members((*tiles)[i], ""), kTileNumbers,
+                                                 assumed.tiles[i], kernel.tiles[i]);
   }
   return kernel;
 }
@@ -229,6 +235,7 @@ std::string to_json(const DeviceProfile& profile) {
     entry["dtype"] = to_string(kernel.dtype);
     entry["head_dim"] = kernel.head_dim;
     entry["provisional"] = kernel.is_provisional;
+    entry["assumed"] = kernel.is_assumed;
     entry["overlaps_masks"] = kernel.overlaps_masks;
     write_numbers<KernelCosts>(kernel, kKernelNumbers, entry);
     entry["tiles"] = Json::array();
@@ -266,7 +273,7 @@ Result<DeviceProfile> profile_from_json(std::string_view text) {
   FDMA_TRY(const Json* kernels, members.list("kernels"));
   for (std::size_t i = 0; i < kernels->size(); ++i) {
     FDMA_TRY(KernelCosts kernel,
-             kernel_from((*kernels)[i], fmt::format("kernels[{}]", i), profile.backend));
+             kernel_from((*kernels)[i], fmt::format("kernels[{}]", i), profile));
     profile.kernels.push_back(std::move(kernel));
   }
   FDMA_TRY_VOID(validate(profile));

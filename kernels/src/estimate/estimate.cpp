@@ -125,6 +125,7 @@ class Estimator {
     SavingsReport report;
     report.device = profile_.name;
     report.is_provisional = profile_.is_provisional || kernel_.is_provisional;
+    report.is_assumed = kernel_.is_assumed;
     report.num_workers = profile_.num_workers;
     report.direction = options_.direction;
     report.shape = shape_;

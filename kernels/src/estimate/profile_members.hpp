@@ -50,11 +50,16 @@ inline constexpr NumberMember<KernelCosts> kKernelNumbers[] = {
     {"combine_us", &KernelCosts::combine_us, NumberKind::overhead, false, true},
     {"combine_row_us", &KernelCosts::combine_row_us, NumberKind::time, false, true},
     {"move_us", &KernelCosts::move_us, NumberKind::overhead, false, true},
+    {"moved_key_us", &KernelCosts::moved_key_us, NumberKind::time, false, true},
     {"ordered_share", &KernelCosts::ordered_share, NumberKind::share, false, true},
     {"correction_share", &KernelCosts::correction_share, NumberKind::share, false, true},
     {"list_launch_us", &KernelCosts::list_launch_us, NumberKind::overhead, false, true},
     {"list_us", &KernelCosts::list_us, NumberKind::overhead, false, true},
     {"list_entry_us", &KernelCosts::list_entry_us, NumberKind::overhead, false, true}};
+
+/// `kernel` with what a plan adds to its work tiles where nobody measured it: from its full tiles,
+/// the bandwidth of main memory and experiments on an H200 (docs/notes/cost-model.md).
+KernelCosts assumed_costs(KernelCosts kernel, Backend backend, double memory_bytes_per_us);
 
 inline constexpr NumberMember<DeviceProfile> kProfileNumbers[] = {
     {"memory_bytes_per_us", &DeviceProfile::memory_bytes_per_us},

@@ -167,7 +167,7 @@ class GroupsPlanner {
     for (std::size_t g = 0; g < groups.size(); ++g) {
       const auto keys = static_cast<double>(groups[g].ordered.keys.size());
       const double gain_of_kv_head_us = groups[g].gain_us * work_tiles_of_kv_head;
-      if (gain_of_kv_head_us <= num_workers_ * costs_.moved_key_us * keys) {
+      if (gain_of_kv_head_us <= num_workers_ * costs_.kernel.moved_key_us * keys) {
         groups[g].drop_permutation();
       }
       if (!groups[g].has_permutation()) continue;

@@ -254,6 +254,7 @@ bool may_split(const PlanOptions& options) {
 std::int32_t begin_report(const BlockMask& mask, const PlanOptions& options, const CostModel& costs,
                           PlanHeader& header) {
   header.report.profile = costs.profile;
+  header.report.is_assumed = costs.kernel.is_assumed;
   header.report.num_workers = workers_of(options, costs);
   if (header.backend.traits().packs_heads && !header.is_backward() &&
       options.pack == PackMode::automatic) {

@@ -38,9 +38,10 @@ const PlanDecision* PlanReport::find(std::string_view subject) const {
 std::string to_text(const PlanReport& report) {
   if (report.decisions.empty()) return {};
   std::string text =
-      fmt::format("costs by {}, {} worker{}\n",
+      fmt::format("costs by {}, {} worker{}{}\n",
                   report.profile.empty() ? "tiles alone, without a profile" : report.profile,
-                  report.num_workers, report.num_workers == 1 ? "" : "s");
+                  report.num_workers, report.num_workers == 1 ? "" : "s",
+                  report.is_assumed ? ", some assumed" : "");
   for (const PlanDecision& decision : report.decisions) text += text_of(decision);
   return text;
 }

@@ -134,6 +134,7 @@ nb::dict report_dict(const SavingsReport& report) {
   nb::dict device;
   device["name"] = text_of(report.device);
   device["provisional"] = report.is_provisional;
+  device["assumed"] = report.is_assumed;
   device["num_workers"] = report.num_workers;
   result["device"] = device;
   result["direction"] = text_of(to_string(report.direction));

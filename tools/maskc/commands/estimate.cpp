@@ -125,6 +125,7 @@ Json report_json(const MaskOperand& operand, const SavingsReport& report) {
   document["mask"] = mask_json(operand.name, operand.mask);
   document["device"] = {{"name", report.device},
                         {"provisional", report.is_provisional},
+                        {"assumed", report.is_assumed},
                         {"num_workers", report.num_workers}};
   document["direction"] = to_string(report.direction);
   document["shape"] = {{"batch", shape.batch},           {"heads_q", shape.heads_q},
@@ -308,8 +309,9 @@ std::string report_text(const MaskOperand& operand, const SavingsReport& report)
                             : fmt::format("{}/{}", shape.head_dim, shape.head_dim_v),
                         to_string(shape.k_dtype)));
   lines.add("device",
-            fmt::format("{}, {}{}", report.device, plural(report.num_workers, "worker"),
-                        report.is_provisional ? "; a provisional profile: times are rough" : ""));
+            fmt::format("{}, {}{}{}", report.device, plural(report.num_workers, "worker"),
+                        report.is_provisional ? "; a provisional profile: times are rough" : "",
+                        report.is_assumed ? "; what plans add to work tiles is assumed" : ""));
   add_times(report, lines);
   add_counts(report, lines);
   add_choices(report, lines);

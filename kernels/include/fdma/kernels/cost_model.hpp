@@ -75,7 +75,6 @@ struct CostModel {
   double near_bytes = 0;         ///< as in DeviceProfile, and far_bytes
   double far_bytes = 0;
   double memory_bytes_per_us = 0;  ///< as in DeviceProfile; 0 without one
-  double moved_key_us = 0;         ///< copying the key and value of a key of a kv permutation
 
   bool can_gather() const { return tile.can_gather(); }
   /// Tiles of a kind in which `keys` keys are computed for all rows of a tile.
@@ -102,7 +101,7 @@ struct CostModel {
   }
   /// Copying `num_keys` keys of kv permutations; 0 without any, or where they are read in place.
   double move_us(double num_keys) const {
-    return num_keys > 0 ? kernel.move_us + num_keys * moved_key_us : 0;
+    return num_keys > 0 ? kernel.move_us + num_keys * kernel.moved_key_us : 0;
   }
   /// Reading and writing `bytes` of main memory in a kernel of its own; 0 without a profile.
   double memory_us(std::int64_t bytes) const {

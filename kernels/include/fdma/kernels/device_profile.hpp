@@ -66,22 +66,21 @@ struct KernelCosts {
   /// The same share for index tiles, which lose less. A call is slowed by each share according to
   /// the time that its tiles and its index tiles take. Files without it use that of tiles.
   double gather_slowdown = 0;
-  // What a plan adds to its work tiles. Files without these members have those of assumed_costs.
+  // What a plan adds to its work tiles, TileCosts::split_us among it.
   double combine_us = 0;        ///< combining split rows: its launch and latency
   double combine_row_us = 0;    ///< the same: a query row of a partial result, read by all workers
   double move_us = 0;           ///< copying the keys of kv permutations: its launch
+  double moved_key_us = 0;      ///< the same: a key of one KV head, copied by all workers
   double ordered_share = 0;     ///< backward: accumulating dq in a fixed order, as a share
   double correction_share = 0;  ///< backward: the correction pass of DeltaSource::corrected
   double list_launch_us = 0;    ///< making the kv index lists of a selection on the device
   double list_us = 0;           ///< the same: each list
   double list_entry_us = 0;     ///< the same: each entry
+  /// True where some of what a plan adds was not measured. Files that were written before
+  /// calibration measured all of it lack members, which are assumed.
+  bool is_assumed = false;
   friend bool operator==(const KernelCosts&, const KernelCosts&) = default;
 };
-
-/// `kernel` with the costs that calibration does not measure yet, from its full tiles and from
-/// earlier experiments (docs/notes/cost-model.md): TileCosts::split_us and what a plan adds to its
-/// work tiles. Calibration writes them, and a file without them gets them.
-KernelCosts assumed_costs(KernelCosts kernel, Backend backend);
 
 /// What is known of one device.
 ///

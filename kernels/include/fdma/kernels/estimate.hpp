@@ -110,6 +110,7 @@ struct FormatSize {
 struct SavingsReport {
   std::string device;
   bool is_provisional = true;
+  bool is_assumed = false;  ///< of the kernel's costs (KernelCosts::is_assumed)
   std::int32_t num_workers = 1;
   Direction direction = Direction::forward;
   AttentionShape shape;

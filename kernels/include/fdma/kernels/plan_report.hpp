@@ -41,6 +41,7 @@ struct PlanDecision {
 /// alternative.
 struct PlanReport {
   std::string profile;           ///< the device profile whose costs decided; empty: none
+  bool is_assumed = false;       ///< some of these costs were not measured (KernelCosts)
   std::int32_t num_workers = 1;  ///< for which costs are predicted
   std::vector<PlanDecision> decisions;
 

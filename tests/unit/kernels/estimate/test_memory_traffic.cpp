@@ -106,7 +106,7 @@ TEST(WorkTileBytes, OfWorklistsCountWhatL2MissesReadAgain) {
     const std::int64_t bytes = work_tile_bytes(plan, 132) - plan.size_bytes();
     return static_cast<double>(bytes) / static_cast<double>(batch * heads);
   };
-  // A visit of a query tile moves q, dout, two float32 and the sums of dq in and out: 198,656 bytes.
+  // A visit of a query tile moves q, dout, two float32 and the sums of dq in and out: 197,632 bytes.
   // Four heads fit in L2, and each of the 64 query tiles is read once.
   const double visits = 162, tile_bytes = 128 * (512 + 8 + 1024);
   EXPECT_NEAR(bytes_of_head(1, 4), 64 * tile_bytes, 0.15 * 64 * tile_bytes);

@@ -92,7 +92,7 @@ TEST(CostModel, TakesTheCostsOfTheProfile) {
   EXPECT_EQ(costs.combine_us(0), 0);
   EXPECT_DOUBLE_EQ(costs.combine_us(100), kernel.combine_us + 100 * kernel.combine_row_us);
   EXPECT_EQ(costs.move_us(0), 0);
-  EXPECT_DOUBLE_EQ(costs.move_us(1000), kernel.move_us + 1000 * 2 * 512 / h200.memory_bytes_per_us);
+  EXPECT_DOUBLE_EQ(costs.move_us(1000), kernel.move_us + 1000 * kernel.moved_key_us);
   EXPECT_DOUBLE_EQ(costs.lists_us(10, 100),
                    kernel.list_launch_us + 10 * kernel.list_us + 100 * kernel.list_entry_us);
 }
@@ -294,7 +294,8 @@ TEST(PlanReport, NamesWhatWasConsidered) {
   EXPECT_EQ(columns->alternatives[1].name, "gather");
   EXPECT_EQ(columns->alternatives[2].name, "reorder");
   EXPECT_THAT(to_text(forward), HasSubstr(to_text(forward.report)));
-  EXPECT_THAT(to_text(forward.report), HasSubstr("costs by h200, 132 workers\nchoice "));
+  EXPECT_THAT(to_text(forward.report),
+              HasSubstr("costs by h200, 132 workers, some assumed\nchoice "));
   options.direction = Direction::backward;
   const AttentionPlan backward = *make_plan(mask.mask, half_shape(mask.mask, 8, 2), {}, options);
   EXPECT_NE(backward.report.find("kv worklist"), nullptr);
@@ -311,7 +312,7 @@ TEST(PlanReport, IsNoPartOfWhatRuns) {
 }
 
 TEST(PlanReportText, ShowsTheTakenWayFirst) {
-  PlanReport report{"h200", 132, {}};
+  PlanReport report{.profile = "h200", .num_workers = 132, .decisions = {}};
   report.decisions.push_back({"columns",
                               {{"scan", 41.54, {}},
                                {"gather", 12.3, {}},
@@ -325,6 +326,8 @@ TEST(PlanReportText, ShowsTheTakenWayFirst) {
             "intervals of their own); rule: gains at least 3 % of a row\n"
             "choice heads of a tile: 1 head 3 us\n");
   EXPECT_EQ(to_text(PlanReport{}), "");
+  report.is_assumed = true;
+  EXPECT_THAT(to_text(report), HasSubstr("costs by h200, 132 workers, some assumed\n"));
 }
 
 }  // namespace
