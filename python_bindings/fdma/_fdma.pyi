@@ -337,10 +337,10 @@ class BlockMask:
 
 def stored_array_specs(
     format: str, q_len: int, kv_len: int, block: tuple[int, int]
-) -> list[tuple[str, str, int | None, int, int]]:
+) -> list[tuple[str, str, int | None, int, int, bool]]:
     """
-    Returns (name, element type, width, least rows, most rows) of each array of
-    a group.
+    Returns (name, element type, width, least rows, most rows, whether only masks
+    with patterns have it) of each array of a group.
 
     The width is None for an array of one dimension.
     """

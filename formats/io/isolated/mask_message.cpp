@@ -64,6 +64,7 @@ class MessageArrays {
       return {};
     }
   }
+  Result<bool> has_patterns() { return in_.flag(); }
   Result<void> expect_no_more() const { return {}; }
 
  private:
@@ -98,13 +99,18 @@ void write_message(MessageWriter& out, BlockMask mask) {
             for (const auto member : kParameters) parameters.push_back(group.*member);
             out.array(parameters);
           }
-          for_each_array(group, [&](const char*, auto& array, ArrayType, ArrayShape) {
+          const auto give = [&](const char*, auto& array, ArrayType, ArrayShape) {
             if constexpr (std::is_same_v<std::decay_t<decltype(array)>, std::vector<TileRun>>) {
               out.array(pack_runs(array));
             } else {
               out.give_array(array);
             }
-          });
+          };
+          for_each_array(group, give);
+          if constexpr (std::is_same_v<std::decay_t<decltype(group)>, SegmentMask>) {
+            out.flag(group.has_patterns());
+            if (group.has_patterns()) for_each_pattern_array(group, give);
+          }
         }
       },
       mask.groups);

@@ -55,37 +55,41 @@ namespace {
 class GroupArrays {
  public:
   static Result<GroupArrays> of(const InputFile& input, hid_t groups, std::int64_t number,
-                                const std::string& where) {
+                                const std::string& where, std::int64_t version) {
     const std::string name = fmt::format("{}", number);
     const std::string place = fmt::format("{}/{}", where, name);
     Result<Handle> group = open_object(groups, name, place);
     if (!group) return as_corrupt(group.error());
     FDMA_TRY(CheckedArrays arrays, CheckedArrays::of(input, group->get(), place));
-    return GroupArrays(*std::move(group), std::move(arrays));
+    return GroupArrays(*std::move(group), std::move(arrays), version >= kPatternVersion);
   }
 
   template <class T>
   Result<void> read(const char* name, std::vector<T>& array, ArrayType type, ArrayShape shape) {
     return arrays_.read(name, array, type, shape);
   }
+  Result<bool> has_patterns() const { return may_have_patterns_ && arrays_.has("patterns"); }
   Result<void> expect_no_more() const { return arrays_.expect_no_more(); }
 
  private:
-  GroupArrays(Handle group, CheckedArrays arrays)
-      : group_(std::move(group)), arrays_(std::move(arrays)) {}
+  GroupArrays(Handle group, CheckedArrays arrays, bool may_have_patterns)
+      : group_(std::move(group)),
+        arrays_(std::move(arrays)),
+        may_have_patterns_(may_have_patterns) {}
 
   Handle group_;
   CheckedArrays arrays_;
+  bool may_have_patterns_;
 };
 
 Result<void> read_stored(const InputFile& input, hid_t groups, const std::string& where,
-                         MaskFormat format, BlockMask& mask) {
+                         MaskFormat format, std::int64_t version, BlockMask& mask) {
   FDMA_TRY(CheckedArrays children, CheckedArrays::of(input, groups, where));
   FDMA_TRY_VOID(read_groups(format, mask, [&](std::int64_t g) -> Result<GroupArrays> {
     const std::string name = fmt::format("{}", g);
     if (!children.has(name)) return corrupt(where, fmt::format("group {} is missing", name));
     children.take(name);
-    return GroupArrays::of(input, groups, g, where);
+    return GroupArrays::of(input, groups, g, where, version);
   }));
   return children.expect_no_more();
 }
@@ -180,7 +184,7 @@ Result<BlockMask> read_one(const InputFile& input, hid_t masks, const std::strin
   const std::string groups_place = fmt::format("{}/{}", where, kGroupsName);
   Result<Handle> groups = open_object(group.get(), kGroupsName, groups_place);
   if (!groups) return as_corrupt(groups.error());
-  FDMA_TRY_VOID(read_stored(input, groups->get(), groups_place, *format, mask));
+  FDMA_TRY_VOID(read_stored(input, groups->get(), groups_place, *format, version, mask));
   const Result<void> valid = validate(mask, ValidationLevel::structure);
   if (!valid) return corrupt(where, valid.error().message);
   const std::string hash = to_string(content_hash(mask));

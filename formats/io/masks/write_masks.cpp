@@ -121,10 +121,10 @@ class MaskWriter {
         write_array(group.get(), "parameters", parameters.data(), ArrayType::int64,
                     {static_cast<std::int64_t>(parameters.size())});
       }
-      for_each_array(mask,
-                     [&](const char* name, const auto& array, ArrayType type, ArrayShape shape) {
-                       write_vector(group.get(), name, array, type, shape);
-                     });
+      for_each_stored_array(
+          mask, [&](const char* name, const auto& array, ArrayType type, ArrayShape shape) {
+            write_vector(group.get(), name, array, type, shape);
+          });
     }
   }
 

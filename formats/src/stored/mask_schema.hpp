@@ -1,4 +1,4 @@
-// The arrays of every format as a mask file of version 1 holds them: one list for writer and
+// The arrays of every format as a mask file of version 2 holds them: one list for writer and
 // reader. docs/file-format.md describes the same for users.
 #pragma once
 
@@ -10,7 +10,9 @@
 
 namespace fdma::io {
 
-inline constexpr std::int64_t kSchemaVersion = 1;
+inline constexpr std::int64_t kSchemaVersion = 2;
+/// Segment masks may have patterns from this version on.
+inline constexpr std::int64_t kPatternVersion = 2;
 /// mask_hash is compared with the cells from this version on. Files of version 1 may hold a hash of
 /// another definition.
 inline constexpr std::int64_t kMaskHashVersion = 2;
@@ -51,8 +53,8 @@ constexpr std::int64_t limited_product(std::int64_t a, std::int64_t b) {
   return b != 0 && a > kManyRows / b ? kManyRows : std::min(a * b, kManyRows);
 }
 
-/// Calls visit(name, vector, type, shape) for every array of a mask whose lengths and block are
-/// set. The elements of a vector are the numbers of its rows side by side, except TileRun (four
+/// Calls visit(name, vector, type, shape) for every array that each mask of this type has. Lengths
+/// and block of the mask are set. The elements of a vector are the numbers of its rows side by side, except TileRun (four
 /// 32-bit numbers and a 64-bit one), which is stored as five int64. The integers of ParametricMask
 /// are the dataset `parameters`, which the callers handle themselves.
 template <class Mask, class Visit>
@@ -97,6 +99,26 @@ void for_each_array(Mask& mask, Visit&& visit) {
       visit("bitmap_index", mask.bitmap_index, int32, at_most(tiles));
       visit("bitmaps", mask.bitmaps, uint64, at_most(tiles, bitmap_words));
     }
+  }
+}
+
+/// The same for the arrays that only segment masks with patterns have. A file holds all of them or
+/// none.
+template <class Mask, class Visit>
+void for_each_pattern_array(Mask& mask, Visit&& visit) {
+  static_assert(std::is_same_v<std::remove_const_t<Mask>, SegmentMask>);
+  using enum ArrayType;
+  visit("patterns", mask.patterns, int32, at_most(kMaxPatternTiles, 4));
+  visit("pattern_offsets", mask.pattern_offsets, int64, at_most(kMaxPatternTiles + 1));
+  visit("pattern_tiles", mask.pattern_tiles, int32, at_most(kMaxPatternTiles, 2));
+}
+
+/// The same for every array that a file holds of this mask.
+template <class Mask, class Visit>
+void for_each_stored_array(const Mask& mask, Visit&& visit) {
+  for_each_array(mask, visit);
+  if constexpr (std::is_same_v<Mask, SegmentMask>) {
+    if (mask.has_patterns()) for_each_pattern_array(mask, visit);
   }
 }
 

@@ -51,9 +51,15 @@ std::vector<StoredArraySpec> specs_of(std::int64_t q_len, std::int64_t kv_len, B
     specs.push_back(
         spec_of("parameters", ArrayType::int64, io::exact_rows(std::ssize(io::kParameters))));
   }
-  io::for_each_array(mask, [&](const char* name, auto&, ArrayType type, ArrayShape shape) {
+  const auto add = [&](const char* name, auto&, ArrayType type, ArrayShape shape) {
     specs.push_back(spec_of(name, type, shape));
-  });
+  };
+  io::for_each_array(mask, add);
+  if constexpr (std::is_same_v<Mask, SegmentMask>) {
+    const std::size_t always = specs.size();
+    io::for_each_pattern_array(mask, add);
+    for (std::size_t i = always; i < specs.size(); ++i) specs[i].only_with_patterns = true;
+  }
   return specs;
 }
 
@@ -81,7 +87,7 @@ std::vector<StoredArray> arrays_of(const Mask& mask) {
     arrays.push_back(packed_array(spec_of("parameters", ArrayType::int64, io::exact_rows(count)),
                                   std::move(parameters)));
   }
-  io::for_each_array(
+  io::for_each_stored_array(
       mask, [&](const char* name, const auto& array, ArrayType type, ArrayShape shape) {
         const StoredArraySpec spec = spec_of(name, type, shape);
         using Element = typename std::decay_t<decltype(array)>::value_type;
@@ -124,6 +130,8 @@ class ViewedArrays {
     }
     return {};
   }
+
+  Result<bool> has_patterns() const { return views_->contains("patterns"); }
 
   Result<void> expect_no_more() const {
     for (const auto& [name, view] : *views_) {

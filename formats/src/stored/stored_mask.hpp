@@ -29,7 +29,7 @@ std::vector<std::int64_t> pack_runs(std::span<const TileRun> runs);
 ///
 /// open_group(g) returns a Result of a source of the arrays of group g. The source has
 /// `Result<void> read(name, vector, ArrayType, ArrayShape)`, which checks type and extents before
-/// it takes memory, and `Result<void> expect_no_more()`.
+/// it takes memory, `Result<bool> has_patterns()`, and `Result<void> expect_no_more()`.
 template <class Mask, class OpenGroup>
 Result<void> read_groups(BlockMask& mask, OpenGroup&& open_group) {
   FDMA_TRY(const std::vector<std::size_t> first, first_pairs(mask.group_of));
@@ -48,10 +48,16 @@ Result<void> read_groups(BlockMask& mask, OpenGroup&& open_group) {
       for (std::size_t i = 0; i < parameters.size(); ++i) one.*kParameters[i] = parameters[i];
     }
     Result<void> status;
-    for_each_array(one, [&](const char* name, auto& array, ArrayType type, ArrayShape shape) {
+    const auto read = [&](const char* name, auto& array, ArrayType type, ArrayShape shape) {
       if (status) status = arrays.read(name, array, type, shape);
-    });
+    };
+    for_each_array(one, read);
     FDMA_TRY_VOID(status);
+    if constexpr (std::is_same_v<Mask, SegmentMask>) {
+      FDMA_TRY(const bool has_patterns, arrays.has_patterns());
+      if (has_patterns) for_each_pattern_array(one, read);
+      FDMA_TRY_VOID(status);
+    }
     FDMA_TRY_VOID(arrays.expect_no_more());
   }
   mask.groups = std::move(stored);

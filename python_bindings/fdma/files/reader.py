@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 
 from .. import _fdma
-from ..masks.state import MARKS, VERSION
+from ..masks.state import MARKS, PATTERN_VERSION, VERSION
 from .checked_group import Arrays, Attributes, DamagedFileError, names_of, open_object
 from .mask_files import reason
 from .writer import MASKS, MAX_SPEC_BYTES
@@ -118,7 +118,14 @@ def _groups_of(state: Mapping[str, Any], groups: Any, where: str) -> list[dict[s
         except ValueError as error:
             raise DamagedFileError(f"{where}: {error}") from None
         arrays = Arrays(children.group(str(number)), f"{where}/{number}")
-        result.append({spec[0]: arrays.read(*spec) for spec in specs})
+        has_patterns = state["version"] >= PATTERN_VERSION and arrays.has("patterns")
+        result.append(
+            {
+                name: arrays.read(name, dtype, width, min_rows, max_rows)
+                for name, dtype, width, min_rows, max_rows, only_with_patterns in specs
+                if has_patterns or not only_with_patterns
+            }
+        )
         arrays.expect_no_more()
     children.expect_no_more()
     return result

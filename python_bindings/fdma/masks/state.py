@@ -1,4 +1,4 @@
-"""A mask as plain arrays and attributes, those of mask files of version 1, and back.
+"""A mask as plain arrays and attributes, those of mask files of version 2, and back.
 
 `BlockMask.arrays`, pickles and files share this form; docs/file-format.md names its members. The
 core exports the arrays without a copy, and checks every entry of arrays that it imports.
@@ -16,7 +16,8 @@ from .. import _fdma
 
 __all__: list[str] = []
 
-VERSION = 1
+VERSION = 2
+PATTERN_VERSION = 2  # masks of version 1 have no patterns
 MASK_HASH_VERSION = 2  # files of version 1 may hold a mask hash of another definition
 _OFFSETS = ("q_offset", "kv_offset", "batch_offset", "head_offset")
 _COUNTS = ("num_batches", "num_heads", "block_q", "block_kv", *_OFFSETS)
@@ -81,6 +82,9 @@ def core_of(state: Mapping[str, Any]) -> _fdma.BlockMask:
     if not isinstance(groups, list | tuple) or not all(isinstance(g, Mapping) for g in groups):
         raise TypeError("groups: expected a list of mappings from names to arrays")
     named = [{_name(name): _array(name, a) for name, a in group.items()} for group in groups]
+    for number, group in enumerate(named):
+        if version < PATTERN_VERSION and "patterns" in group:
+            raise ValueError(f"groups/{number}/patterns: unknown array (version {version})")
     format_name, spec = _text(left, "format"), _text(left, "spec")
     group_of = _array("group_of", _take(left, "group_of"))
     content_hash, mask_hash = left.pop("content_hash", None), left.pop("mask_hash", None)

@@ -121,7 +121,7 @@ nb::list specs_of(const std::string& format, std::int64_t q_len, std::int64_t kv
        stored_array_specs(value_or_throw(parse_mask_format(format)), q_len, kv_len, shape)) {
     const nb::object width = spec.rank == 1 ? nb::none() : nb::object(nb::int_(spec.width));
     specs.append(nb::make_tuple(spec.name, std::string(to_string(spec.dtype)), width, spec.min_rows,
-                                spec.max_rows));
+                                spec.max_rows, spec.only_with_patterns));
   }
   return specs;
 }
@@ -151,9 +151,9 @@ void bind_mask_arrays(nb::module_& module, BlockMaskClass& mask) {
   module.def("stored_array_specs", &specs_of, nb::arg("format"), nb::arg("q_len"),
              nb::arg("kv_len"), nb::arg("block"),
              nb::sig("def stored_array_specs(format: str, q_len: int, kv_len: int, block: "
-                     "tuple[int, int]) -> list[tuple[str, str, int | None, int, int]]"),
-             "Returns (name, element type, width, least rows, most rows) of each array of\n"
-             "a group.\n\n"
+                     "tuple[int, int]) -> list[tuple[str, str, int | None, int, int, bool]]"),
+             "Returns (name, element type, width, least rows, most rows, whether only masks\n"
+             "with patterns have it) of each array of a group.\n\n"
              "The width is None for an array of one dimension.");
 }
 

@@ -18,9 +18,13 @@ import fdma_module
 import numpy as np
 import pytest
 from mask_formats import FORMATS
+from pattern_masks import pattern_state
 
 fdma = pytest.importorskip("fdma")
 h5py = pytest.importorskip("h5py")
+
+
+KINDS = (*FORMATS, "patterns")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +32,9 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Writes one mask of every format, with two groups and lengths for each batch element."""
     path = tmp_path_factory.mktemp("files") / "masks.h5"
     mask = fdma.compile("causal & window(40 + 30 * h)", [300, 120], 310, batch=2, heads=2)
-    fdma.save(path, {kind: mask.to_format(kind) for kind in FORMATS})
+    masks = {kind: mask.to_format(kind) for kind in FORMATS}
+    masks["patterns"] = fdma.BlockMask.from_arrays(pattern_state())
+    fdma.save(path, masks)
     return path
 
 
@@ -51,7 +57,7 @@ def replace(group: Any, name: str, values: Any, **storage: Any) -> None:
     group.create_dataset(name, data=values, **storage)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_object_is_needed_and_no_other(kind: str, intact: Path, tmp_path: Path) -> None:
     with h5py.File(intact) as file:
         mask = file["masks"][kind]
@@ -63,7 +69,9 @@ def test_every_object_is_needed_and_no_other(kind: str, intact: Path, tmp_path: 
         refused(path, kind, f"attribute {attribute} is missing")
     for name in names:
         path = changed(intact, tmp_path, lambda f, n=name: f["masks"][kind].pop(n))
-        refused(path, kind, "missing")
+        # Without `patterns` a mask has none, and their other two arrays have no place in it.
+        words = "unknown object pattern_" if name.endswith("/patterns") else "missing"
+        refused(path, kind, words)
     for place in ("", "groups", "groups/0"):
 
         def add(file: Any, place: str = place) -> None:
@@ -74,7 +82,7 @@ def test_every_object_is_needed_and_no_other(kind: str, intact: Path, tmp_path: 
     refused(path, kind, "unknown attribute more")
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_array_has_its_type_and_extents(kind: str, intact: Path, tmp_path: Path) -> None:
     with h5py.File(intact) as file:
         arrays = {name: array[()] for name, array in file["masks"][kind]["groups/0"].items()}
@@ -98,7 +106,7 @@ def test_every_array_has_its_type_and_extents(kind: str, intact: Path, tmp_path:
                 refused(path, kind, words)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_value_counts(kind: str, intact: Path, tmp_path: Path) -> None:
     """The hash finds the changes that the checks of single entries allow."""
     with h5py.File(intact) as file:
@@ -136,6 +144,7 @@ ATTRIBUTES: list[tuple[str, Any, str]] = [
     ("content_hash", np.bytes_("0" * 32), "content_hash is 0000"),
     ("content_hash", np.bytes_("zz"), "not 32 hexadecimal digits"),
     ("mask_hash", np.bytes_("A" * 32), "not 32 hexadecimal digits"),
+    ("mask_hash", np.bytes_("0" * 32), "mask_hash is 0000"),
     ("version", 0, "outside"),
     ("is_per_head", 0, "is_per_head: 0 is outside"),
     ("is_per_head", 2, "is_per_head: 2 is outside"),
@@ -161,9 +170,14 @@ def test_mask_hash_of_version_1_is_not_compared(intact: Path, tmp_path: Path) ->
     assert fdma.load(path, "segment").mask_hash == fdma.load(intact, "segment").mask_hash
 
 
+def test_version_1_has_no_patterns(intact: Path, tmp_path: Path) -> None:
+    path = changed(intact, tmp_path, lambda f: f["masks/patterns"].attrs.create("version", 1))
+    refused(path, "patterns", "unknown object pattern_offsets")
+
+
 def test_newer_versions_are_told(intact: Path, tmp_path: Path) -> None:
-    path = changed(intact, tmp_path, lambda f: f["masks/bcsr"].attrs.create("version", 2))
-    with pytest.raises(NotImplementedError, match=r"written by a newer FDMA.*version 2"):
+    path = changed(intact, tmp_path, lambda f: f["masks/bcsr"].attrs.create("version", 3))
+    with pytest.raises(NotImplementedError, match=r"written by a newer FDMA.*version 3"):
         fdma.load(path, "bcsr")
     assert fdma.load(path, "dense").heads == 2
 

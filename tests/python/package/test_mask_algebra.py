@@ -308,7 +308,7 @@ def test_attributes_are_checked() -> None:
         (TypeError, "runs: expected a NumPy array", {"groups": [{**group, "runs": [[1]]}]}),
         (ValueError, "content_hash", {"content_hash": "0" * 32}),
         (ValueError, "more: unknown", {"more": 1}),
-        (NotImplementedError, "newer FDMA", {"version": 2}),
+        (NotImplementedError, "newer FDMA", {"version": 3}),
         (ValueError, "version: expected 1", {"version": 0}),
     ]  # fmt: skip
     assert make(good).heads == 2

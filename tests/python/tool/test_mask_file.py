@@ -109,7 +109,7 @@ def test_attributes_are_as_documented(tmp_path: Path, kind: str) -> None:
         attributes = dict(mask.attrs)
         assert set(attributes) <= documented
         assert attributes["format"] == kind.encode()
-        assert (attributes["q_len"], attributes["kv_len"], attributes["version"]) == (90, 100, 1)
+        assert (attributes["q_len"], attributes["kv_len"], attributes["version"]) == (90, 100, 2)
         assert attributes["spec"].decode() == "causal"
         for name in ("content_hash", "mask_hash"):
             assert re.fullmatch(r"[0-9a-f]{32}", attributes[name].decode())

@@ -263,4 +263,23 @@ BlockMask make_mask(MaskFormat format) {
   return mask;
 }
 
+BlockMask make_pattern_mask() {
+  const BlockShape block{16, 16};
+  const std::int64_t q_len = 70, kv_len = 100;
+  SegmentBuilder builder(q_len, kv_len, block), plain(q_len, kv_len, block);
+  const std::uint64_t a[] = {5, 0, 0, 0}, b[] = {0, 0, 0, std::uint64_t{1} << 63};
+  const std::int32_t first = builder.intern_bitmap(a), second = builder.intern_bitmap(b);
+  const std::int32_t tiles[] = {first, kEmptyTile, kFullTile, kEmptyTile, second, first};
+  const auto p = builder.add_pattern(2, 3, 1, tiles);
+  const auto q = builder.add_pattern(1, 2, 0, std::span(tiles).first(2));
+  const TileSegment segments[] = {{0, 1, 0, 1, p.kind, p.data_index},
+                                  {5, 6, 0, 0, q.kind, q.data_index}};
+  builder.add_rows(0, 4, segments);
+  builder.add_rows(4, 1, {});
+  plain.add_rows(0, 5, {});
+  const std::int32_t mask_of[] = {0, 1};
+  return make_block_mask({1, 2, {q_len}, {kv_len}}, block, {builder.finish(), plain.finish()},
+                         mask_of);
+}
+
 }  // namespace fdma::testing

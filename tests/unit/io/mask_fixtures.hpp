@@ -56,4 +56,8 @@ ParametricMask parametric_of(std::int64_t q_len, std::int64_t kv_len, std::int64
 /// lengths are 70 x 100, its blocks 32 x 16.
 BlockMask make_mask(MaskFormat format);
 
+/// Returns a segment mask of 70 x 100 with patterns of 2 x 3 and 1 x 2 tiles of 16 x 16 in its
+/// first head, and nothing in its second.
+BlockMask make_pattern_mask();
+
 }  // namespace fdma::testing

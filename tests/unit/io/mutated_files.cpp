@@ -267,6 +267,8 @@ void add_mask_files(const std::string& path, std::vector<SeedFile>& seeds) {
     if (!write_masks(path, {{"m", mask}})) std::abort();
     seeds.push_back({SeedKind::mask, std::string(to_string(format)), read_bytes(path)});
   }
+  if (!write_masks(path, {{"m", make_pattern_mask()}})) std::abort();
+  seeds.push_back({SeedKind::mask, "patterns", read_bytes(path)});
   // The masks are large enough that arrays are chunked, shuffled and deflated.
   BlockMask large;
   large.shape.q_lens = {900};

@@ -1,4 +1,4 @@
-// The arrays of a mask by name, as mask files of version 1 hold them (docs/file-format.md), without
+// The arrays of a mask by name, as mask files of version 2 hold them (docs/file-format.md), without
 // a file. Pickles, h5py and other containers carry these arrays.
 #pragma once
 
@@ -27,6 +27,7 @@ struct StoredArraySpec {
   std::int64_t width = 1;
   std::int64_t min_rows = 0;
   std::int64_t max_rows = 0;
+  bool only_with_patterns = false;  ///< in segment masks with patterns, and nowhere else
 };
 
 /// The arrays of one group of a mask of that format, lengths and block, in the order of the file.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include "../segment/pattern_masks.hpp"
 #include "cell_oracle.hpp"
 #include "fdma/formats/hash.hpp"
 #include "fdma/formats/stored_arrays.hpp"
@@ -68,7 +69,8 @@ TEST(StoredArrays, AreAsTheSpecsSay) {
     const auto stored = convert(mask, format, mask.block);
     if (!stored) continue;
     const auto arrays = stored_arrays(*stored, 0);
-    const auto specs = stored_array_specs(stored->format(), 90, 130, mask.block);
+    auto specs = stored_array_specs(stored->format(), 90, 130, mask.block);
+    std::erase_if(specs, [](const StoredArraySpec& spec) { return spec.only_with_patterns; });
     ASSERT_EQ(arrays.size(), specs.size());
     for (std::size_t i = 0; i < specs.size(); ++i) {
       EXPECT_EQ(arrays[i].name, specs[i].name);
@@ -78,6 +80,35 @@ TEST(StoredArrays, AreAsTheSpecsSay) {
       EXPECT_LE(arrays[i].view.extents[0], specs[i].max_rows);
     }
   }
+}
+
+TEST(StoredArrays, OfPatternsAreThereIfTheMaskHasAny) {
+  std::mt19937 rng(4);
+  int with_patterns = 0;
+  for (int i = 0; i < 30; ++i) {
+    const SegmentMask one = testing::random_pattern_case(rng).mask;
+    const MaskShape shape{1, 1, {one.q_len}, {one.kv_len}};
+    const BlockMask mask = make_block_mask(shape, one.block, {one});
+    const auto groups = arrays_of(mask);
+    const auto specs = stored_array_specs(MaskFormat::segment, one.q_len, one.kv_len, one.block);
+    EXPECT_EQ(groups[0].size(), specs.size() - (one.has_patterns() ? 0 : 3));
+    const auto again =
+        mask_from_stored_arrays(MaskFormat::segment, header_of(mask), views_of(groups));
+    ASSERT_TRUE(again) << again.error().message;
+    EXPECT_TRUE(again->groups == mask.groups);
+    EXPECT_EQ(content_hash(*again), content_hash(mask));
+    if (!one.has_patterns()) continue;
+    ++with_patterns;
+    const auto without = [&](const char* name) {
+      auto views = views_of(groups);
+      views[0].erase(name);
+      return reason(header_of(mask), MaskFormat::segment, views);
+    };
+    EXPECT_EQ(without("pattern_tiles"), "groups/0/pattern_tiles: missing");
+    EXPECT_EQ(without("pattern_offsets"), "groups/0/pattern_offsets: missing");
+    EXPECT_EQ(without("patterns"), "groups/0/pattern_offsets: unknown array");
+  }
+  EXPECT_GT(with_patterns, 10);
 }
 
 TEST(StoredArrays, BorrowFromTheMask) {

@@ -97,6 +97,8 @@ TEST(IsolatedReader, ReadsMasksOfEveryFormat) {
     masks.push_back({std::string(to_string(format)), testing::make_mask(format)});
     masks.back().mask.spec = "spec";
   }
+  masks.push_back({"patterns", testing::make_pattern_mask()});
+  masks.back().mask.spec = "spec";
   ASSERT_TRUE(write_masks(path, masks));
   IsolatedReader reader;
   const auto names = reader.list_masks(path);

@@ -40,12 +40,13 @@ Result<T> read_back(const std::string& bytes, Result<T> (*decode)(MessageReader&
 }
 
 TEST(MaskMessage, KeepsEveryFormat) {
-  for (const MaskFormat format : kMaskFormats) {
-    BlockMask mask = testing::make_mask(format);
+  std::vector<BlockMask> masks{testing::make_pattern_mask()};
+  for (const MaskFormat format : kMaskFormats) masks.push_back(testing::make_mask(format));
+  for (BlockMask& mask : masks) {
     mask.origin = {1, 2, 3, 4};
     mask.is_per_head = true;
     const auto read = read_back(message_of(mask), read_mask_message);
-    ASSERT_TRUE(read) << to_string(format) << ": " << read.error().message;
+    ASSERT_TRUE(read) << to_string(mask.format()) << ": " << read.error().message;
     EXPECT_TRUE(read->groups == mask.groups);
     EXPECT_TRUE(read->shape == mask.shape);
     EXPECT_TRUE(read->origin == mask.origin);
@@ -55,8 +56,9 @@ TEST(MaskMessage, KeepsEveryFormat) {
 }
 
 TEST(MaskMessage, RejectsEveryCutAndEveryFlippedLength) {
-  for (const MaskFormat format : {MaskFormat::segment, MaskFormat::bcsr, MaskFormat::columns}) {
-    const BlockMask mask = testing::make_mask(format);
+  for (const BlockMask& mask :
+       {testing::make_mask(MaskFormat::segment), testing::make_mask(MaskFormat::bcsr),
+        testing::make_mask(MaskFormat::columns), testing::make_pattern_mask()}) {
     const std::string bytes = message_of(mask);
     for (std::size_t size = 0; size < bytes.size(); size += 1 + size / 16) {
       EXPECT_FALSE(read_back(bytes.substr(0, size), read_mask_message)) << size;

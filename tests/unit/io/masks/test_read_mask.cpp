@@ -15,6 +15,7 @@ namespace {
 using testing::FileEdit;
 using ::testing::HasSubstr;
 using testing::make_mask;
+using testing::make_pattern_mask;
 using testing::TemporaryFolder;
 
 struct WrongFile {
@@ -56,7 +57,7 @@ std::vector<WrongFile> wrong_files() {
                      code});
   };
   integer("version", 0, "attribute version: 0 is outside");
-  integer("version", 2, "written by a newer FDMA (file format version 2; this one reads up to 1)",
+  integer("version", 3, "written by a newer FDMA (file format version 3; this one reads up to 2)",
           ErrorCode::unsupported);
   integer("version", 1000000, "newer FDMA", ErrorCode::unsupported);
   integer("q_len", -1, "attribute q_len: -1 is outside");
@@ -85,6 +86,7 @@ std::vector<WrongFile> wrong_files() {
   text("content_hash", std::string(32, '0'), "content_hash is 0000");
   text("content_hash", "123", "content_hash: not 32 hexadecimal digits");
   text("mask_hash", std::string(32, 'G'), "mask_hash: not 32 hexadecimal digits");
+  text("mask_hash", std::string(32, '0'), "mask_hash is 0000");
   text("surplus", "x", "unknown attribute surplus");
   text("is_per_batch", "1", "attribute is_per_batch: expected");
   files.push_back({"variable_spec", bcsr,
@@ -324,6 +326,79 @@ TEST(ReadMask, DoesNotCompareTheMaskHashOfVersion1) {
   const auto read = read_mask(path);
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(mask_hash(*read), mask_hash(mask));
+}
+
+TEST(ReadMask, ReadsPatternsAsTheyWereWritten) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("m.h5");
+  const BlockMask mask = make_pattern_mask();
+  for (const bool compress : {true, false}) {
+    const auto written = write_masks(path, {{"m", mask}}, WriteOptions{.compress = compress});
+    ASSERT_TRUE(written) << written.error().message;
+    const auto read = read_mask(path);
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_TRUE(read->groups == mask.groups);
+    EXPECT_TRUE(std::get<std::vector<SegmentMask>>(read->groups)[0].has_patterns());
+    EXPECT_EQ(content_hash(*read), content_hash(mask));
+    EXPECT_EQ(mask_hash(*read), mask_hash(mask));
+    std::filesystem::remove(path);
+  }
+}
+
+TEST(ReadMask, RejectsPatternsThatAreDamaged) {
+  const auto expect = [](const std::string& words, auto edit) {
+    const TemporaryFolder folder;
+    const std::string path = folder.file("m.h5");
+    ASSERT_TRUE(write_masks(path, {{"m", make_pattern_mask()}}));
+    {
+      FileEdit file(path);
+      edit(file);
+    }
+    const auto read = read_mask(path);
+    ASSERT_FALSE(read) << words;
+    EXPECT_EQ(read.error().code, ErrorCode::corrupt_file);
+    EXPECT_THAT(read.error().message, HasSubstr(words));
+  };
+  const std::string group = "/masks/m/groups/0/";
+  for (const std::string name : {"pattern_offsets", "pattern_tiles"}) {
+    expect("dataset " + name + " is missing", [&](FileEdit& file) { file.remove(group + name); });
+  }
+  expect("unknown object pattern_offsets",
+         [&](FileEdit& file) { file.remove(group + "patterns"); });
+  // Version 1 knew no patterns.
+  expect("unknown object pattern_offsets",
+         [](FileEdit& file) { file.attribute("/masks/m", "version", std::int64_t{1}); });
+  expect("patterns: extents [2, 3], expected [at most 67108864, 4]", [&](FileEdit& file) {
+    file.remove(group + "patterns");
+    file.dataset(group + "patterns", H5T_STD_I32LE, H5T_NATIVE_INT64, {2, 3}, kZeros);
+  });
+  expect("need 8 bytes each, but the file holds only", [&](FileEdit& file) {
+    file.remove(group + "pattern_offsets");
+    const hid_t creation = H5Pcreate(H5P_DATASET_CREATE);
+    const hsize_t chunk[] = {1024};
+    H5Pset_chunk(creation, 1, chunk);
+    file.dataset(group + "pattern_offsets", H5T_STD_I64LE, H5T_NATIVE_INT64, {hsize_t{1} << 26},
+                 nullptr, creation);
+    H5Pclose(creation);
+  });
+  expect("pattern_offsets: extents [67108866], expected [at most 67108865]", [&](FileEdit& file) {
+    file.remove(group + "pattern_offsets");
+    const hid_t creation = H5Pcreate(H5P_DATASET_CREATE);
+    const hsize_t chunk[] = {1024};
+    H5Pset_chunk(creation, 1, chunk);
+    file.dataset(group + "pattern_offsets", H5T_STD_I64LE, H5T_NATIVE_INT64,
+                 {(hsize_t{1} << 26) + 2}, nullptr, creation);
+    H5Pclose(creation);
+  });
+  expect("patterns[0]: skew 3, expected 0 to 2",
+         [&](FileEdit& file) { file.element(group + "patterns", 2, 3); });
+  expect("pattern_tiles[0]: column 7, expected 0 to 2 in row 0 of pattern 0",
+         [&](FileEdit& file) { file.element(group + "pattern_tiles", 0, 7); });
+  expect("pattern_offsets[2]: 4, expected at least 9",
+         [&](FileEdit& file) { file.element(group + "pattern_offsets", 1, std::int64_t{9}); });
+  expect("content_hash is", [&](FileEdit& file) {  // another bitmap: a valid mask, not this one
+    file.element(group + "pattern_tiles", 1, 1);
+  });
 }
 
 TEST(ReadMask, FollowsSoftLinksInsideTheFile) {

@@ -1,4 +1,4 @@
-// Masks on disk: the HDF5 file format, version 1 (docs/file-format.md).
+// Masks on disk: the HDF5 file format, version 2 (docs/file-format.md).
 #pragma once
 
 #include <string>
