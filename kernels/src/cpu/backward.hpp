@@ -20,7 +20,8 @@ class TileCursor {
  public:
   TileCursor(const PlanHeader& header, const SegmentPlan* segments,
              const ClosedFormElement* element, const WorkTile& work_tile)
-      : segments_(segments != nullptr ? segments->segments.data() : nullptr, work_tile) {
+      : segments_(segments != nullptr ? segments->segments.data() : nullptr, work_tile),
+        patterns_(segments != nullptr ? segments->pattern_arrays() : PatternArrays{}) {
     if (element != nullptr) walk_ = walk_of(*element, header.mask_tile(), work_tile.q_tile);
   }
 
@@ -29,13 +30,14 @@ class TileCursor {
     bool is_full = false;
     if (walk_) return walk_->next(tile, is_full);
     TileStep step;
-    if (!segments_.next(step)) return false;
+    if (!segments_.next(step, patterns_)) return false;
     tile = step.tile;
     return true;
   }
 
  private:
   SegmentIterator segments_;
+  PatternArrays patterns_;
   std::optional<ClosedFormWalk> walk_;
 };
 

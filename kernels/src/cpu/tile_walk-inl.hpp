@@ -94,7 +94,8 @@ class TileWalk {
       append_closed_form_tiles();
     } else {
       TileStep step;
-      for (SegmentIterator it(segments_->segments.data(), work_tile_); it.next(step);) {
+      for (SegmentIterator it(segments_->segments.data(), work_tile_);
+           it.next(step, segments_->pattern_arrays());) {
         append_tile(step);
       }
     }
@@ -251,6 +252,7 @@ class TileWalk {
         return append_list(step);
       case PlanSegmentKind::closed_form:
       case PlanSegmentKind::permutation:
+      case PlanSegmentKind::pattern:
         return;
     }
   }

@@ -196,6 +196,8 @@ Result<void> upload_form(const PlanHeader& header, const SegmentPlan& plan, Stre
   Packing packing;
   packing.add(device_work_tiles, arrays.work_tiles);
   packing.add(plan.segments, arrays.segments);
+  packing.add(plan.patterns, arrays.patterns.patterns);
+  packing.add(plan.pattern_entries, arrays.patterns.entries);
   packing.add(plan.bitmaps, arrays.bitmaps);
   packing.add(plan.row_offsets, arrays.row_offsets);
   packing.add(plan.row_intervals, arrays.row_intervals);

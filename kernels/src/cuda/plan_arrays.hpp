@@ -19,6 +19,7 @@ struct PlanArrays {
   /// rows are copied before the kernel and in which its tiles count keys; or it is kTensorKeys.
   const WorkTile* work_tiles;
   const PlanSegment* segments;
+  PatternArrays patterns;
   const uint4* bitmaps;  ///< 128 x 16 bytes per bitmap, each the words of two threads
   const std::int64_t* row_offsets;
   const Interval* row_intervals;

@@ -46,9 +46,9 @@ class TileWalk {
         kv_len_(work_tile.kv_len) {}
 
   /// Called num_tiles times.
-  __device__ __forceinline__ void next(TileStep& step, TilePlace& place) {
+  __device__ __forceinline__ void next(const PlanArrays& plan, TileStep& step, TilePlace& place) {
     place = {q_begin_, 0, kv_len_};
-    if (iterator_.next(step)) {
+    if (iterator_.next(step, plan.patterns)) {
       place.key_begin = step.tile * kTileKeys;
     } else {
       step = {PlanSegmentKind::full, 0, 0, 0};

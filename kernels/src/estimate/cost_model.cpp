@@ -27,6 +27,7 @@ const StepCosts& costs_of(const TileCosts& costs, PlanSegmentKind kind) {
       return costs.gather;
     case PlanSegmentKind::full:
     case PlanSegmentKind::permutation:
+    case PlanSegmentKind::pattern:  // its tiles count as full ones and ones with a bitmap
       break;
   }
   return costs.full;
@@ -158,7 +159,7 @@ PlanSegmentKind plan_kind(SegmentKind kind) {
     case SegmentKind::columns:
       return PlanSegmentKind::columns;
     case SegmentKind::pattern:
-      break;  // plans are made of masks without patterns
+      return PlanSegmentKind::pattern;
   }
   return PlanSegmentKind::full;
 }

@@ -15,6 +15,7 @@
 #include <cmath>
 
 #include "fdma/formats/segment_builder.hpp"
+#include "fdma/kernels/segment_iterator.hpp"
 #include "plan/l2_heads.hpp"
 
 namespace fdma {
@@ -102,9 +103,13 @@ WorkCounter::WorkCounter(const PlanHeader& header, const SegmentPlan& plan,
       computing_(header, stripe_rows, skips_dead_keys),
       gather_step_(
           gather_step(header.shape, header.score, skips_dead_keys, header.mask_tile().block_kv)) {
+  add_full_entries(plan, full_entries_);
   if (!skips_dead_keys) return;
   count_bitmaps();
   count_panels();
+  add_entries(plan, entry_cells_, [this](const PatternEntry& entry) {
+    return entry.bitmap == kFullEntry ? 0 : bitmap_cells_[static_cast<std::size_t>(entry.bitmap)];
+  });
 }
 
 // Bit c * block_q + r: the rows of a key are whole 16-bit units, and a stripe is a number of them.
@@ -274,6 +279,11 @@ PlanWork WorkCounter::of(const WorkTile& work_tile) const {
       end = std::min(end, origin + work_tile.first_tile + work_tile.num_tiles);
       if (first >= end) continue;
     }
+    if (segment.kind == PlanSegmentKind::pattern) {
+      add_pattern(plan_.patterns[static_cast<std::size_t>(segment.data_index)], first, end, rows,
+                  kv_len, work);
+      continue;
+    }
     const std::int64_t tiles = end - first;
     StepWork& steps = work.of(segment.kind);
     steps.tiles += tiles;
@@ -303,10 +313,34 @@ PlanWork WorkCounter::of(const WorkTile& work_tile) const {
         break;
       case PlanSegmentKind::closed_form:
       case PlanSegmentKind::permutation:
+      case PlanSegmentKind::pattern:
         break;
     }
   }
   return work;
+}
+
+void WorkCounter::add_pattern(const PlanPattern& pattern, std::int64_t first, std::int64_t end,
+                              std::int64_t rows, std::int64_t kv_len, PlanWork& work) const {
+  if (first >= end) return;
+  const std::int64_t num_full = full_entries_.of(pattern, first, end);
+  const std::int64_t tile_cells = rows * computing_.tile.block_kv;
+  StepWork& full = work.of(PlanSegmentKind::full);
+  StepWork& bitmap = work.of(PlanSegmentKind::bitmap);
+  full.tiles += num_full;
+  full.cells += num_full * tile_cells;
+  bitmap.tiles += end - first - num_full;
+  if (!computing_.skips_dead_keys) {
+    bitmap.cells += (end - first - num_full) * tile_cells;
+    return;
+  }
+  bitmap.cells += entry_cells_.of(pattern, first, end);
+  // Keys that the last tile lacks.
+  TileStep last{PlanSegmentKind::pattern, 0, static_cast<std::int32_t>(end - 1), 0};
+  resolve_pattern({&pattern, plan_.pattern_entries.data()}, last);
+  const std::int64_t missing =
+      std::max<std::int64_t>((last.tile + std::int64_t{1}) * computing_.tile.block_kv - kv_len, 0);
+  if (last.kind == PlanSegmentKind::full) full.cells -= rows * missing;
 }
 
 std::int64_t columns_read(const PlanWork& work, const WorkTile& work_tile,

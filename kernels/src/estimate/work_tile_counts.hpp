@@ -6,6 +6,7 @@
 
 #include "fdma/kernels/estimate.hpp"
 #include "plan/closed_form.hpp"
+#include "plan/pattern_rows.hpp"
 
 namespace fdma {
 
@@ -40,6 +41,9 @@ class WorkCounter {
  private:
   void count_bitmaps();
   void count_panels();
+  /// Adds tiles [first, end) of a pattern, of `rows` computed rows and kv_len keys.
+  void add_pattern(const PlanPattern& pattern, std::int64_t first, std::int64_t end,
+                   std::int64_t rows, std::int64_t kv_len, PlanWork& work) const;
 
   const PlanHeader& header_;
   const SegmentPlan& plan_;
@@ -47,6 +51,8 @@ class WorkCounter {
   std::int64_t gather_step_;                // keys of a list are computed in multiples of this
   std::vector<std::int64_t> bitmap_cells_;  // computed cells of a tile with this bitmap
   std::vector<std::int64_t> panel_cells_;   // computed cells of a whole row panel
+  PatternSums<std::int64_t> full_entries_;
+  PatternSums<std::int64_t> entry_cells_;  // computed cells of tiles with bitmaps; skips_dead_keys
 };
 
 /// The same for the work tiles of a closed-form plan (closed_form_work_tiles).

@@ -120,7 +120,7 @@ class WorkTileGroups {
           std::int64_t{work_tile->batch} * header_.shape.heads_q + work_tile->head;
       TileStep step;
       EitherWayIterator it(segments, *work_tile, is_down);
-      while (it.next(step, is_down)) visit(row, step.tile);
+      while (it.next(step, is_down, plan_.pattern_arrays())) visit(row, step.tile);
     }
   }
 

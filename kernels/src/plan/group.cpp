@@ -1,5 +1,6 @@
 // Appends a group's tile rows to a plan. Tile rows whose tiles all stay keep the closed form of
-// their run: segments that several rows share, and a work tile's steps into them. A row with a kv
+// their run: segments that several rows share, and a work tile's steps into them. In a run with
+// patterns every pattern_period-th row shares segments. A row with a kv
 // index list has segments of its own: what is left of the run's segments between the gathered
 // tiles, then the list. Rows over permuted keys are rows of another mask, each after a segment that
 // says so.
@@ -9,10 +10,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "plan/bitmap_order.hpp"
 #include "plan/kv_index_lists.hpp"
+#include "plan/pattern_rows.hpp"
 
 namespace fdma {
 namespace {
@@ -29,16 +32,18 @@ class RowAppender {
         header_(header),
         plan_(plan),
         bitmaps_(static_cast<std::size_t>(mask.num_bitmaps()), -1),
-        panels_(static_cast<std::size_t>(mask.num_row_panels()), -1) {}
+        panels_(static_cast<std::size_t>(mask.num_row_panels()), -1),
+        pattern_rows_(mask.pattern_offsets.size() - 1, -1) {}
 
   // Fills out[row] for the tile rows that are among `rows`.
   void run(const std::vector<bool>& rows, std::span<const std::int32_t> keys,
            std::vector<PlannedRow>& out) {
     const std::vector<std::int32_t> lists =
         append_kv_index_lists(mask_, regions_, rows, keys, plan_);
+    std::vector<SharedSegments> shared;
     for (const TileRun& run : mask_.runs) {
-      std::int32_t shared = -1;
-      std::int32_t num_shared = 0;
+      const std::int32_t period = pattern_period(mask_, run);
+      shared.assign(static_cast<std::size_t>(period), {});
       for (std::int32_t i = 0; i < run.num_rows; ++i) {
         const std::int32_t row = run.first_row + i * run.row_stride;
         const auto r = static_cast<std::size_t>(row);
@@ -46,14 +51,11 @@ class RowAppender {
         if (lists[r] >= 0) {
           append_row(run, i, lists[r], out[r]);
         } else {
-          if (shared < 0) {
-            shared = static_cast<std::int32_t>(plan_.segments.size());
-            append_run(run);
-            num_shared = static_cast<std::int32_t>(plan_.segments.size()) - shared;
-          }
-          out[r].first_segment = shared;
-          out[r].num_segments = num_shared;
-          out[r].step = i;
+          SharedSegments& segments = shared[static_cast<std::size_t>(i % period)];
+          if (segments.first < 0) segments = append_shared(run, i % period, period);
+          out[r].first_segment = segments.first;
+          out[r].num_segments = segments.num;
+          out[r].step = i / period;
         }
         count(out[r], regions_.rows[r]);
       }
@@ -65,13 +67,67 @@ class RowAppender {
     if (order_ >= 0) plan_.segments.push_back({0, 0, 0, 0, PlanSegmentKind::permutation, order_});
   }
 
-  void append_run(const TileRun& run) {
+  struct SharedSegments {
+    std::int32_t first = -1, num = 0;
+  };
+
+  // Appends the segments of rows first, first + period, .. of a run.
+  SharedSegments append_shared(const TileRun& run, std::int32_t first, std::int32_t period) {
+    const auto at = static_cast<std::int32_t>(plan_.segments.size());
     append_permutation();
+    // A row by itself moves nowhere.
+    const std::int32_t steps = first + period < run.num_rows ? period : 0;
     for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
-      const TileSegment& segment = mask_.segments[static_cast<std::size_t>(s)];
-      plan_.segments.push_back({segment.first_tile, segment.end_tile, segment.step_first,
-                                segment.step_end, plan_kind(segment.kind), data_index_of(segment)});
+      TileSegment segment = mask_.segments[static_cast<std::size_t>(s)];
+      segment.first_tile += first * segment.step_first;
+      segment.end_tile += first * segment.step_end;
+      segment.step_first *= steps;
+      segment.step_end *= steps;
+      if (segment.kind == SegmentKind::pattern) {
+        append_pattern(segment, run.first_row + first * run.row_stride);
+      } else {
+        plan_.segments.push_back({segment.first_tile, segment.end_tile, segment.step_first,
+                                  segment.step_end, plan_kind(segment.kind),
+                                  data_index_of(segment)});
+      }
     }
+    return {at, static_cast<std::int32_t>(plan_.segments.size()) - at};
+  }
+
+  // Appends a pattern segment of tile row `row`, whose ends move by whole turns, unless it has no
+  // tiles.
+  void append_pattern(const TileSegment& segment, std::int32_t row) {
+    const PatternRow tiles = mask_.pattern_row(segment.data_index, row);
+    if (tiles.tiles.empty()) return;
+    const auto first = static_cast<std::int32_t>(pattern_tiles_before(tiles, segment.first_tile));
+    const auto end = static_cast<std::int32_t>(pattern_tiles_before(tiles, segment.end_tile));
+    const auto moved = [&](std::int32_t columns) {
+      return columns / tiles.num_cols * static_cast<std::int32_t>(tiles.tiles.size());
+    };
+    const std::int32_t step_first = moved(segment.step_first), step_end = moved(segment.step_end);
+    if (first == end && step_first == step_end) return;
+    plan_.segments.push_back({first, end, step_first, step_end, PlanSegmentKind::pattern,
+                              pattern_of(segment.data_index, row, tiles)});
+  }
+
+  // The plan's pattern with the tiles of the mask's pattern in tile row `row`.
+  std::int32_t pattern_of(std::int32_t index, std::int32_t row, const PatternRow& tiles) {
+    const TilePattern& pattern = mask_.patterns[static_cast<std::size_t>(index)];
+    const std::int32_t pattern_row = pattern.first_row + row % pattern.num_rows;
+    const auto [place, is_new] = patterns_.try_emplace(
+        std::pair(pattern_row, tiles.shift), static_cast<std::int32_t>(plan_.patterns.size()));
+    if (!is_new) return place->second;
+    std::int32_t& first_entry = pattern_rows_[static_cast<std::size_t>(pattern_row)];
+    if (first_entry < 0) {
+      first_entry = static_cast<std::int32_t>(plan_.pattern_entries.size());
+      for (const PatternTile& tile : tiles.tiles) {
+        plan_.pattern_entries.push_back(
+            {tile.column, tile.bitmap == kFullTile ? kFullEntry : bitmap_of(tile.bitmap)});
+      }
+    }
+    plan_.patterns.push_back({first_entry, static_cast<std::int32_t>(tiles.tiles.size()),
+                              tiles.num_cols, plan_shift(tiles)});
+    return place->second;
   }
 
   // Appends row `step` of a run: the tiles that are not gathered, then its list.
@@ -112,11 +168,10 @@ class RowAppender {
     const auto index = static_cast<std::size_t>(segment.data_index);
     switch (segment.kind) {
       case SegmentKind::full:
-      case SegmentKind::pattern:  // plans are made of masks without patterns
+      case SegmentKind::pattern:  // append_pattern
         break;
       case SegmentKind::bitmap:
-        if (bitmaps_[index] < 0) bitmaps_[index] = append_bitmap(segment.data_index);
-        return bitmaps_[index];
+        return bitmap_of(segment.data_index);
       case SegmentKind::rows:
         if (panels_[index] < 0) {
           panels_[index] = append_panel(segment.data_index, 0, mask_.num_tile_cols());
@@ -127,6 +182,12 @@ class RowAppender {
         return table_;
     }
     return 0;
+  }
+
+  std::int32_t bitmap_of(std::int32_t index) {
+    std::int32_t& bitmap = bitmaps_[static_cast<std::size_t>(index)];
+    if (bitmap < 0) bitmap = append_bitmap(index);
+    return bitmap;
   }
 
   std::int32_t append_bitmap(std::int64_t index) {
@@ -177,7 +238,8 @@ class RowAppender {
     return at;
   }
 
-  void count(PlannedRow& row, const RowRegions& regions) const {
+  void count(PlannedRow& row, const RowRegions& regions) {
+    add_full_entries(plan_, full_entries_);
     PlanCounts& counts = row.counts;
     for (std::int32_t s = row.first_segment; s < row.first_segment + row.num_segments; ++s) {
       const PlanSegment& segment = plan_.segments[static_cast<std::size_t>(s)];
@@ -202,6 +264,15 @@ class RowAppender {
           counts.gather_chunks += tiles;
           counts.gather_entries = regions.num_gathered;
           break;
+        case PlanSegmentKind::pattern: {
+          const std::int64_t first =
+              segment.first_tile + std::int64_t{row.step} * segment.step_first;
+          const std::int64_t full = full_entries_.of(
+              plan_.patterns[static_cast<std::size_t>(segment.data_index)], first, first + tiles);
+          counts.full_tiles += full;
+          counts.bitmap_tiles += tiles - full;
+          break;
+        }
         case PlanSegmentKind::closed_form:
         case PlanSegmentKind::permutation:
           break;
@@ -217,6 +288,9 @@ class RowAppender {
   SegmentPlan& plan_;
   // Index in the plan of each one of the mask; -1: not yet
   std::vector<std::int32_t> bitmaps_, panels_;
+  std::vector<std::int32_t> pattern_rows_;                                  // the first entry
+  std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> patterns_;  // {pattern row, shift}
+  PatternSums<std::int64_t> full_entries_;
   std::int32_t table_ = -1;
 };
 

@@ -114,11 +114,9 @@ class GroupsPlanner {
   }
 
  private:
-  // Patterns are written out. A transposed mask is already in tiles of the plan and has none.
+  // A transposed mask is already in tiles of the plan.
   SegmentMask group_in_tiles(std::int64_t index) const {
-    if (!header_.is_backward()) {
-      return expand_patterns(segment_of_group(mask_, index, header_.mask_tile()));
-    }
+    if (!header_.is_backward()) return segment_of_group(mask_, index, header_.mask_tile());
     return std::get<std::vector<SegmentMask>>(mask_.groups)[static_cast<std::size_t>(index)];
   }
 
@@ -137,6 +135,9 @@ class GroupsPlanner {
     if (is_automatic && !is_hopeless && group.list_us >= (1 - least_gains_.mask) * group.scan_us) {
       group.regions = regions_of(group.mask, ColumnMode::scan);
     }
+    if (group.mask.has_patterns() && gathers(group.regions)) {  // kv index lists name single tiles
+      return choose(expand_patterns(group.mask), ways, can_reorder);
+    }
     if (!can_reorder || is_hopeless || group.mask.column_offsets.empty()) return group;
     group.ordered = permute_by_live_range(group.mask);
     group.permuted_regions = regions_of(group.ordered.mask, ways.ordered);
@@ -152,6 +153,11 @@ class GroupsPlanner {
     }
     if (!is_any) group.drop_permutation();
     return group;
+  }
+
+  static bool gathers(const Regions& regions) {
+    return std::any_of(regions.rows.begin(), regions.rows.end(),
+                       [](const RowRegions& row) { return row.num_gathered > 0; });
   }
 
   Regions regions_of(const SegmentMask& mask, ColumnMode mode) const {

@@ -35,10 +35,11 @@ Result<void> check_heads_per_tile(const PlanHeader& header) {
 }  // namespace
 
 std::int64_t size_bytes(const SegmentPlan& plan) {
-  return bytes_of(plan.work_tiles, plan.split_rows, plan.segments, plan.bitmaps, plan.row_offsets,
-                  plan.row_intervals, plan.column_tables, plan.column_offsets,
-                  plan.column_intervals, plan.kv_index_lists, plan.kv_index_entries,
-                  plan.kv_permutations, plan.permuted_keys, plan.permutation_of);
+  return bytes_of(plan.work_tiles, plan.split_rows, plan.segments, plan.patterns,
+                  plan.pattern_entries, plan.bitmaps, plan.row_offsets, plan.row_intervals,
+                  plan.column_tables, plan.column_offsets, plan.column_intervals,
+                  plan.kv_index_lists, plan.kv_index_entries, plan.kv_permutations,
+                  plan.permuted_keys, plan.permutation_of);
 }
 
 std::int64_t size_bytes(const ClosedFormPlan& plan) {

@@ -8,6 +8,9 @@
 // interval that begins or ends. Those of bitmaps and row panels are counted once for each, however
 // many rows share them.
 //
+// Tiles of a pattern are weighed entry by entry. The sums over the tiles of a row follow from
+// those of its entries.
+//
 // Example     causal & topk of 131,072 keys, w = 2,048: in each of 512 tiles of a row some 4 of 128
 //             keys are live, 2,175 in all: 17 index tiles in place of 512 tiles.
 // Not worth   the diagonal of a causal mask: each of its 128 keys has rows of its own, which makes
@@ -20,6 +23,7 @@
 
 #include "fdma/base/parallel.hpp"
 #include "plan/cell_runs.hpp"
+#include "plan/pattern_rows.hpp"
 
 namespace fdma {
 namespace {
@@ -105,15 +109,55 @@ class StoredKeys {
 
   TileKeys of(const TileSegment& segment, std::int64_t col) const {
     const auto data_index = static_cast<std::size_t>(segment.data_index);
-    if (segment.kind == SegmentKind::bitmap) return bitmaps_[data_index];
+    if (segment.kind == SegmentKind::bitmap) return of_bitmap(segment.data_index);
     const auto tile = static_cast<std::size_t>(col - segment.first_tile);
     return tile < panels_[data_index].size() ? panels_[data_index][tile] : TileKeys();
   }
+  TileKeys of_bitmap(std::int32_t index) const { return bitmaps_[static_cast<std::size_t>(index)]; }
 
  private:
   std::vector<TileKeys> bitmaps_;
   std::vector<std::vector<TileKeys>> panels_;  // tile by tile
 };
+
+// What the tiles of a pattern cost, and what they would give to a kv index list.
+struct PatternWork {
+  std::int64_t full_keys = 0;
+  WorkCost tiles_cost;
+  std::int64_t num_gathered = 0;
+  WorkCost gathered_cost;
+
+  PatternWork& operator+=(const PatternWork& other) {
+    full_keys += other.full_keys;
+    tiles_cost += other.tiles_cost;
+    num_gathered += other.num_gathered;
+    gathered_cost += other.gathered_cost;
+    return *this;
+  }
+  friend PatternWork operator-(const PatternWork& a, const PatternWork& b) {
+    return {a.full_keys - b.full_keys, a.tiles_cost - b.tiles_cost, a.num_gathered - b.num_gathered,
+            a.gathered_cost - b.gathered_cost};
+  }
+  friend PatternWork operator*(const PatternWork& work, std::int64_t turns) {
+    const auto times = [turns](const WorkCost& cost) {
+      const auto factor = static_cast<double>(turns);
+      return WorkCost{factor * cost.masks_us, factor * cost.compute_us};
+    };
+    return {work.full_keys * turns, times(work.tiles_cost), work.num_gathered * turns,
+            times(work.gathered_cost)};
+  }
+};
+
+// Sums over the tiles of a pattern segment, whose steps are applied, in tile row `row`.
+template <class Value>
+Value sum_of_pattern(const SegmentMask& mask, const PatternSums<Value>& sums, std::int32_t row,
+                     const TileSegment& segment) {
+  const PatternRow tiles = mask.pattern_row(segment.data_index, row);
+  if (tiles.tiles.empty()) return Value();
+  return sums.of(tiles.tiles.data() - mask.pattern_tiles.data(), std::ssize(tiles.tiles),
+                 pattern_tiles_before(tiles, segment.first_tile),
+                 pattern_tiles_before(tiles, segment.end_tile));
+}
 
 class Chooser {
  public:
@@ -125,14 +169,15 @@ class Chooser {
         columns_(mask),
         row_words_(static_cast<std::size_t>(ceil_div(mask.num_tile_cols(), 64))) {
     if (mode != ColumnMode::scan) stored_.emplace_back(mask);
+    for (const PatternTile& tile : mask.pattern_tiles) patterns_.add(work_of(tile));
   }
 
   Regions run() {
     Regions regions;
     regions.rows.resize(static_cast<std::size_t>(mask_.num_tile_rows()));
-    for_each_tile_row(mask_, [&](std::int32_t row, std::span<const TileSegment> segments) {
-      columns_.enter(row);
-      choose(segments, regions.rows[static_cast<std::size_t>(row)], regions.gathered);
+    for_each_row_with_patterns(mask_, [&](std::int32_t row, std::span<const TileSegment> segments) {
+      if (!mask_.column_offsets.empty()) columns_.enter(row);
+      choose(row, segments, regions.rows[static_cast<std::size_t>(row)], regions.gathered);
     });
     return regions;
   }
@@ -148,7 +193,24 @@ class Chooser {
            std::int64_t{segment.first_tile} * mask_.block.block_kv;
   }
 
-  void choose(std::span<const TileSegment> segments, RowRegions& out,
+  bool is_cheaper_gathered(std::int64_t entries, const WorkCost& tile_cost) const {
+    return costs_.can_gather() &&
+           costs_.entry_us() * static_cast<double>(entries) < costs_.us(tile_cost);
+  }
+
+  PatternWork work_of(const PatternTile& tile) const {
+    const std::int64_t block_kv = mask_.block.block_kv;
+    if (tile.bitmap == kFullTile) {
+      return {block_kv, cost_of(SegmentKind::full, 1, block_kv), 0, {}};
+    }
+    if (mode_ == ColumnMode::scan) return {0, cost_of(SegmentKind::bitmap, 1, block_kv), 0, {}};
+    const TileKeys keys = stored_.front().of_bitmap(tile.bitmap);
+    const WorkCost cost = cost_of(SegmentKind::bitmap, 1, keys.keys);
+    if (!is_cheaper_gathered(keys.entries, cost)) return {0, cost, 0, {}};
+    return {0, cost, keys.entries, cost};
+  }
+
+  void choose(std::int32_t row, std::span<const TileSegment> segments, RowRegions& out,
               std::vector<std::uint64_t>& gathered) {
     std::int64_t num_entries = 0, num_column_keys = 0, full_keys = 0;
     bool is_forced = false;
@@ -159,6 +221,14 @@ class Chooser {
       if (segment.kind == SegmentKind::full) {
         full_keys += keys_of(segment);
         tiles_cost += cost_of(segment.kind, num_tiles, keys_of(segment));
+        continue;
+      }
+      if (segment.kind == SegmentKind::pattern) {
+        const PatternWork work = sum_of_pattern(mask_, patterns_, row, segment);
+        full_keys += work.full_keys;
+        tiles_cost += work.tiles_cost;
+        num_entries += work.num_gathered;
+        gathered_tiles_cost += work.gathered_cost;
         continue;
       }
       const bool is_column = segment.kind == SegmentKind::columns;
@@ -173,10 +243,7 @@ class Chooser {
         tiles_cost += tile_cost;
         if (is_column) num_column_keys += keys.entries;
         const bool is_asked_for = mode_ == ColumnMode::gather && is_column;
-        const bool is_cheaper =
-            costs_.can_gather() &&
-            costs_.entry_us() * static_cast<double>(keys.entries) < costs_.us(tile_cost);
-        if (!is_asked_for && !is_cheaper) continue;
+        if (!is_asked_for && !is_cheaper_gathered(keys.entries, tile_cost)) continue;
         is_forced |= is_asked_for;
         num_entries += keys.entries;
         gathered_tiles_cost += tile_cost;
@@ -223,6 +290,7 @@ class Chooser {
   double least_gain_;
   ColumnKeys columns_;
   std::vector<StoredKeys> stored_;  // filled only where needed
+  PatternSums<PatternWork> patterns_;
   std::size_t row_words_;
   std::vector<std::uint64_t> words_;  // words of the current row
 };
@@ -232,12 +300,25 @@ class Chooser {
 bool may_gain(const SegmentMask& mask, const CostModel& costs, double least_gain) {
   if (costs.skips_dead_keys) return true;  // keys are nearly the only cost
   double visited = 0, partial = 0;
-  for_each_tile_row(mask, [&](std::int32_t, std::span<const TileSegment> segments) {
+  const auto add = [&](SegmentKind kind, std::int64_t num_tiles) {
+    const double cost = costs.tile_us(plan_kind(kind)) * static_cast<double>(num_tiles);
+    visited += cost;
+    if (kind != SegmentKind::full) partial += cost;
+  };
+  PatternSums<std::int64_t> full_tiles, live_tiles;
+  for (const PatternTile& tile : mask.pattern_tiles) {
+    full_tiles.add(tile.bitmap == kFullTile ? 1 : 0);
+    live_tiles.add(1);
+  }
+  for_each_row_with_patterns(mask, [&](std::int32_t row, std::span<const TileSegment> segments) {
     for (const TileSegment& segment : segments) {
-      const double cost =
-          costs.tile_us(plan_kind(segment.kind)) * (segment.end_tile - segment.first_tile);
-      visited += cost;
-      if (segment.kind != SegmentKind::full) partial += cost;
+      if (segment.kind != SegmentKind::pattern) {
+        add(segment.kind, segment.end_tile - segment.first_tile);
+        continue;
+      }
+      const std::int64_t num_full = sum_of_pattern(mask, full_tiles, row, segment);
+      add(SegmentKind::full, num_full);
+      add(SegmentKind::bitmap, sum_of_pattern(mask, live_tiles, row, segment) - num_full);
     }
   });
   return partial > least_gain * visited;

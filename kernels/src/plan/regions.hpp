@@ -43,7 +43,12 @@ struct Regions {
 ///
 /// A kernel that cannot gather (CostModel::can_gather) gathers what `gather` asks for alone.
 ///
-/// Cost: O(keys + intervals + tiles), and stored partial cells / 64.
+/// Of a mask with patterns the numbers of each row are those of expand_patterns(mask), except that
+/// a full tile of a pattern counts keys past the last one, too. Which tiles of patterns are gathered
+/// is not said.
+///
+/// Cost: O(keys + intervals + tiles), and stored partial cells / 64. The tiles of a pattern
+/// segment cost as much as one.
 Regions choose_regions(const SegmentMask& mask, ColumnMode mode, const CostModel& costs,
                        double least_gain);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "fdma/kernels/segment_iterator.hpp"
 #include "plan/forms.hpp"
 #include "plan/header_text.hpp"
 #include "plan/splits.hpp"
@@ -46,6 +47,16 @@ std::string segment_text(const SegmentPlan& plan, const WorkTile& work_tile, std
       const KvIndexList& list = plan.kv_index_lists[static_cast<std::size_t>(segment.data_index)];
       return fmt::format("gather {} ({} keys, {} full)", segment.data_index, list.num_entries,
                          list.num_full);
+    }
+    case PlanSegmentKind::pattern: {
+      // Tiles of the pattern are counted; the text names the first and the last one.
+      if (first == end) return fmt::format("pattern {} (no tiles)", segment.data_index);
+      TileStep begin{segment.kind, segment.data_index, first, 0};
+      TileStep last{segment.kind, segment.data_index, end - 1, 0};
+      resolve_pattern(plan.pattern_arrays(), begin);
+      resolve_pattern(plan.pattern_arrays(), last);
+      return fmt::format("pattern {} [{}, {}) ({} tiles)", segment.data_index, begin.tile,
+                         last.tile + 1, end - first);
     }
     case PlanSegmentKind::permutation:
       return fmt::format("order {}", segment.data_index);

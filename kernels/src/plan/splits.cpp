@@ -30,6 +30,7 @@
 #include "fdma/kernels/estimate.hpp"
 #include "plan/closed_form.hpp"
 #include "plan/forms.hpp"
+#include "plan/pattern_rows.hpp"
 
 namespace fdma {
 namespace {
@@ -49,8 +50,13 @@ std::int64_t tiles_of(const PlanSegment& segment, const WorkTile& work_tile) {
 }
 
 // The cost of the tiles of a work tile's whole row to one worker.
-double row_us(const SegmentPlan& plan, const CostModel& costs, const WorkTile& work_tile) {
+double row_us(const SegmentPlan& plan, const PatternSums<std::int64_t>& full_entries,
+              const CostModel& costs, const WorkTile& work_tile) {
   WorkCost cost;
+  const auto add_tiles = [&](PlanSegmentKind kind, std::int64_t num_tiles) {
+    const auto tiles = static_cast<double>(num_tiles);
+    cost += costs.tiles(kind, tiles, tiles * costs.tile_columns);
+  };
   for (std::int32_t s = work_tile.first_segment;
        s < work_tile.first_segment + work_tile.num_segments; ++s) {
     const PlanSegment& segment = plan.segments[static_cast<std::size_t>(s)];
@@ -60,8 +66,17 @@ double row_us(const SegmentPlan& plan, const CostModel& costs, const WorkTile& w
           plan.kv_index_lists[static_cast<std::size_t>(segment.data_index)].num_entries);
       continue;
     }
-    const auto tiles = static_cast<double>(tiles_of(segment, work_tile));
-    cost += costs.tiles(segment.kind, tiles, tiles * costs.tile_columns);
+    const std::int64_t tiles = tiles_of(segment, work_tile);
+    if (segment.kind != PlanSegmentKind::pattern) {
+      add_tiles(segment.kind, tiles);
+      continue;
+    }
+    const std::int64_t first =
+        segment.first_tile + std::int64_t{work_tile.step} * segment.step_first;
+    const std::int64_t full = full_entries.of(
+        plan.patterns[static_cast<std::size_t>(segment.data_index)], first, first + tiles);
+    add_tiles(PlanSegmentKind::full, full);
+    add_tiles(PlanSegmentKind::bitmap, tiles - full);
   }
   return costs.us(cost);
 }
@@ -127,8 +142,10 @@ class Splitter {
         num_workers_(num_workers),
         least_gain_(header.backend.traits().least_gains.split) {
     rows_.reserve(plan.work_tiles.size());
+    PatternSums<std::int64_t> full_entries;
+    add_full_entries(plan, full_entries);
     for (const WorkTile& work_tile : plan.work_tiles) {
-      rows_.push_back({row_us(plan, costs, work_tile), work_tile.num_tiles,
+      rows_.push_back({row_us(plan, full_entries, costs, work_tile), work_tile.num_tiles,
                        rows_of(header, work_tile.batch, work_tile.q_tile)});
       longest_ = std::max(longest_, work_tile.num_tiles);
     }
@@ -332,6 +349,8 @@ double predicted_us(const PlanHeader& header, const SegmentPlan& plan, const Cos
                     std::int32_t num_workers) {
   std::vector<double> work_tiles_us;
   work_tiles_us.reserve(plan.work_tiles.size());
+  PatternSums<std::int64_t> full_entries;
+  add_full_entries(plan, full_entries);
   for (const WorkTile& work_tile : plan.work_tiles) {
     std::int32_t of_row = 0;
     for (std::int32_t s = work_tile.first_segment;
@@ -340,7 +359,8 @@ double predicted_us(const PlanHeader& header, const SegmentPlan& plan, const Cos
           tiles_of(plan.segments[static_cast<std::size_t>(s)], work_tile));
     }
     const bool is_split = work_tile.partial != kWholeRow;
-    work_tiles_us.push_back(split_run_us(costs, {row_us(plan, costs, work_tile), of_row, 0},
+    work_tiles_us.push_back(split_run_us(costs,
+                                         {row_us(plan, full_entries, costs, work_tile), of_row, 0},
                                          work_tile.num_tiles, is_split ? 2 : 1));
   }
   return simulate_schedule(work_tiles_us, num_workers).makespan_us +

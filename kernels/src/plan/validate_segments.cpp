@@ -12,6 +12,7 @@
 
 #include "fdma/formats/convert.hpp"
 #include "plan/forms.hpp"
+#include "plan/pattern_rows.hpp"
 #include "plan/thread_cells.hpp"
 #include "plan/validate_kv_index_lists.hpp"
 #include "plan/validate_splits.hpp"
@@ -111,6 +112,39 @@ Extent extent_of_panel(const PlanHeader& header, const SegmentPlan& plan, std::i
   return extent;
 }
 
+Result<void> check_patterns(const PlanHeader& header, const SegmentPlan& plan) {
+  const std::int64_t num_bitmaps = plan.num_bitmaps(header.words_per_bitmap());
+  for (std::size_t i = 0; i < plan.pattern_entries.size(); ++i) {
+    const PatternEntry& entry = plan.pattern_entries[i];
+    if (entry.bitmap < kFullEntry || entry.bitmap >= num_bitmaps) {
+      return wrong(
+          fmt::format("pattern_entries[{}]: bitmap {} of {}", i, entry.bitmap, num_bitmaps));
+    }
+  }
+  for (std::size_t i = 0; i < plan.patterns.size(); ++i) {
+    const PlanPattern& pattern = plan.patterns[i];
+    if (pattern.first_entry < 0 || pattern.num_entries <= 0 || pattern.shift > 0 ||
+        pattern.shift <= -std::int64_t{pattern.num_cols} ||
+        std::int64_t{pattern.first_entry} + pattern.num_entries >
+            static_cast<std::int64_t>(plan.pattern_entries.size())) {
+      return wrong(fmt::format("patterns[{}]: entries {} + {} of {}, {} columns, shift {}", i,
+                               pattern.first_entry, pattern.num_entries,
+                               plan.pattern_entries.size(), pattern.num_cols, pattern.shift));
+    }
+    std::int32_t previous = -1;
+    for (std::int32_t e = 0; e < pattern.num_entries; ++e) {
+      const std::int32_t column =
+          plan.pattern_entries[static_cast<std::size_t>(pattern.first_entry + e)].column;
+      if (column <= previous || column >= pattern.num_cols) {
+        return wrong(fmt::format("patterns[{}]: column {} after {} of {}", i, column, previous,
+                                 pattern.num_cols));
+      }
+      previous = column;
+    }
+  }
+  return {};
+}
+
 class WorkTileChecker {
  public:
   WorkTileChecker(const PlanHeader& header, const SegmentPlan& plan)
@@ -125,6 +159,7 @@ class WorkTileChecker {
         (static_cast<std::int64_t>(plan.row_offsets.size()) - 1) / tile_.block_q;
     for (std::int64_t i = 0; i < num_panels; ++i)
       panels_.push_back(extent_of_panel(header, plan, i));
+    add_full_entries(plan, full_entries_);
   }
 
   Result<void> check(std::size_t index) {
@@ -223,17 +258,59 @@ class WorkTileChecker {
     return {};
   }
 
+  // Tiles [first, end) of a pattern. Only the last tile can have keys that do not exist. Rows that
+  // do not exist are looked for in each bitmap that the segment has.
+  Result<void> check_pattern(const PlanPattern& pattern, std::int64_t first, std::int64_t end) {
+    if (first < 0 || end < first) {
+      return wrong(fmt::format("tiles [{}, {}) of a pattern", first, end));
+    }
+    if (first == end) return {};
+    const auto entry_of = [&](std::int64_t i) {
+      return plan_
+          .pattern_entries[static_cast<std::size_t>(pattern.first_entry + i % pattern.num_entries)];
+    };
+    const auto tile_of = [&](std::int64_t i) {
+      return i / pattern.num_entries * pattern.num_cols + pattern.shift + entry_of(i).column;
+    };
+    const std::int64_t num_cols = ceil_div(kv_len_, tile_.block_kv);
+    const std::int64_t first_tile = tile_of(first), last_tile = tile_of(end - 1);
+    if (first_tile < previous_end_ || last_tile >= num_cols) {
+      return wrong(fmt::format("tiles {} to {} of a pattern after {} of {}", first_tile, last_tile,
+                               previous_end_, num_cols));
+    }
+    previous_end_ = last_tile + 1;
+    const std::int64_t full = full_entries_.of(pattern, first, end);
+    walked_.full_tiles += full;
+    walked_.bitmap_tiles += end - first - full;
+    const std::int32_t last_bitmap = entry_of(end - 1).bitmap;
+    std::int64_t num_rows = 0;
+    const std::int64_t num_keys =
+        last_bitmap == kFullEntry ? 0 : bitmaps_[static_cast<std::size_t>(last_bitmap)].keys;
+    for (std::int64_t i = first;
+         num_rows_ < tile_.block_q && i < std::min(end, first + pattern.num_entries); ++i) {
+      const std::int32_t bitmap = entry_of(i).bitmap;
+      if (bitmap == kFullEntry) continue;
+      num_rows = std::max(num_rows, bitmaps_[static_cast<std::size_t>(bitmap)].rows);
+    }
+    if (num_rows > num_rows_ || last_tile * tile_.block_kv + num_keys > kv_len_) {
+      return wrong(fmt::format("a pattern has cells up to row {} and key {} of {} and {}", num_rows,
+                               last_tile * tile_.block_kv + num_keys, num_rows_, kv_len_));
+    }
+    return {};
+  }
+
   Result<void> check_segment(const WorkTile& work_tile, const PlanSegment& segment) {
-    const std::int64_t num_data_blocks[] = {
-        1,
-        plan_.num_bitmaps(header_.words_per_bitmap()),
-        static_cast<std::int64_t>(panels_.size()),
-        static_cast<std::int64_t>(plan_.column_tables.size()),
-        static_cast<std::int64_t>(plan_.kv_index_lists.size()),
-        0,
-        static_cast<std::int64_t>(plan_.kv_permutations.size())};
+    const std::int64_t num_data_blocks[] = {1,
+                                            plan_.num_bitmaps(header_.words_per_bitmap()),
+                                            static_cast<std::int64_t>(panels_.size()),
+                                            static_cast<std::int64_t>(plan_.column_tables.size()),
+                                            static_cast<std::int64_t>(plan_.kv_index_lists.size()),
+                                            0,
+                                            static_cast<std::int64_t>(plan_.kv_permutations.size()),
+                                            static_cast<std::int64_t>(plan_.patterns.size())};
     const auto kind = static_cast<std::size_t>(segment.kind);
-    if (header_.is_backward() && segment.kind > PlanSegmentKind::columns) {
+    if (header_.is_backward() && segment.kind > PlanSegmentKind::columns &&
+        segment.kind != PlanSegmentKind::pattern) {
       return wrong(fmt::format("kind {} in a backward plan", kind));
     }
     if (kind >= std::size(num_data_blocks) || segment.data_index < 0 ||
@@ -247,6 +324,9 @@ class WorkTileChecker {
     const std::int64_t first =
         segment.first_tile + std::int64_t{work_tile.step} * segment.step_first;
     const std::int64_t end = segment.end_tile + std::int64_t{work_tile.step} * segment.step_end;
+    if (segment.kind == PlanSegmentKind::pattern) {
+      return check_pattern(plan_.patterns[data_index], first, end);
+    }
     const std::int64_t num_cols = ceil_div(kv_len_, tile_.block_kv);
     if (first < previous_end_ || end <= first || end > num_cols) {
       return wrong(
@@ -282,6 +362,7 @@ class WorkTileChecker {
       case PlanSegmentKind::gather:
       case PlanSegmentKind::closed_form:
       case PlanSegmentKind::permutation:
+      case PlanSegmentKind::pattern:
         break;
     }
     if (extent.rows > num_rows_ || first_key + extent.keys > kv_len_) {
@@ -296,6 +377,7 @@ class WorkTileChecker {
   const SegmentPlan& plan_;
   const BlockShape tile_;  ///< rows and columns of the plan's mask, called rows and keys below
   std::vector<Extent> bitmaps_, panels_;
+  PatternSums<std::int64_t> full_entries_;
   /// Rows and keys for which each kv index list was checked.
   std::vector<std::pair<std::int64_t, std::int64_t>> checked_for_;
   PlanCounts sum_;
@@ -333,6 +415,7 @@ Result<void> validate(const PlanHeader& header, const SegmentPlan& plan) {
     return wrong("split_rows: a backward plan has none");
   }
   FDMA_TRY_VOID(check_arrays(header, plan));
+  FDMA_TRY_VOID(check_patterns(header, plan));
   FDMA_TRY_VOID(check_kv_index_arrays(plan));
   FDMA_TRY_VOID(check_permutations(header, plan));
   RowCover cover(header, plan);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/mask_cases.hpp"
+#include "backend/pattern_cases.hpp"
 #include "device_array.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "fdma/kernels/segment_iterator.hpp"
@@ -21,14 +22,15 @@ using gpu_test::DeviceArray;
 
 // One thread for each work tile writes its steps from first_step[work tile] on, and their number.
 __global__ void walk_work_tiles(const WorkTile* work_tiles, std::int64_t num_work_tiles,
-                                const PlanSegment* segments, const std::int64_t* first_step,
-                                TileStep* steps, std::int64_t* num_steps) {
+                                const PlanSegment* segments, PatternArrays patterns,
+                                const std::int64_t* first_step, TileStep* steps,
+                                std::int64_t* num_steps) {
   const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= num_work_tiles) return;
   const std::int64_t room = first_step[i + 1] - first_step[i];
   std::int64_t count = 0;
   TileStep step;
-  for (SegmentIterator it(segments, work_tiles[i]); it.next(step); ++count) {
+  for (SegmentIterator it(segments, work_tiles[i]); it.next(step, patterns); ++count) {
     if (count < room) steps[first_step[i] + count] = step;
   }
   num_steps[i] = count;
@@ -41,19 +43,22 @@ std::string compare_walks(const AttentionPlan& plan, std::int64_t& num_compared)
   std::vector<std::int64_t> first_step{0};
   for (const WorkTile& work_tile : segments_of(plan).work_tiles) {
     TileStep step;
-    for (SegmentIterator it(segments_of(plan).segments.data(), work_tile); it.next(step);)
+    for (SegmentIterator it(segments_of(plan).segments.data(), work_tile);
+         it.next(step, segments_of(plan).pattern_arrays());)
       wanted.push_back(step);
     first_step.push_back(static_cast<std::int64_t>(wanted.size()));
   }
   const DeviceArray<WorkTile> work_tiles(segments_of(plan).work_tiles);
   const DeviceArray<PlanSegment> segments(segments_of(plan).segments);
+  const DeviceArray<PlanPattern> patterns(segments_of(plan).patterns);
+  const DeviceArray<PatternEntry> entries(segments_of(plan).pattern_entries);
   const DeviceArray<std::int64_t> offsets(first_step), counts(segments_of(plan).work_tiles.size());
   const DeviceArray<TileStep> steps(wanted.size());
   const auto num_work_tiles = static_cast<std::int64_t>(segments_of(plan).work_tiles.size());
   if (num_work_tiles > 0) {
     walk_work_tiles<<<static_cast<unsigned>(ceil_div(num_work_tiles, 128)), 128>>>(
-        work_tiles.data(), num_work_tiles, segments.data(), offsets.data(), steps.data(),
-        counts.data());
+        work_tiles.data(), num_work_tiles, segments.data(), {patterns.data(), entries.data()},
+        offsets.data(), steps.data(), counts.data());
     gpu_test::require(cudaGetLastError(), "walk_work_tiles");
   }
   const std::vector<TileStep> got = steps.to_host();
@@ -118,6 +123,24 @@ TEST_F(SegmentIteratorOnDevice, WalksKvIndexListsAndWorkTilesWithoutKeysAsTheHos
     EXPECT_EQ(compare_walks(*plan, num_compared), "");
   }
   EXPECT_GT(num_compared, 100);
+}
+
+TEST_F(SegmentIteratorOnDevice, WalksPatternsAsTheHostDoes) {
+  std::mt19937 rng(7);
+  std::int64_t num_compared = 0;
+  std::size_t num_patterns = 0;
+  for (int trial = 0; trial < 60; ++trial) {
+    const testing::MaskCase each = testing::random_pattern_mask(rng);
+    PlanOptions options;
+    options.tile = each.mask.block;
+    options.columns = ColumnMode::scan;
+    const auto plan = make_plan(each.mask, testing::shape_for(each.mask, 1, 2, 1), {}, options);
+    ASSERT_TRUE(plan);
+    num_patterns += segments_of(*plan).patterns.size();
+    EXPECT_EQ(compare_walks(*plan, num_compared), "") << each.name;
+  }
+  EXPECT_GT(num_compared, 1000);
+  EXPECT_GT(num_patterns, 50U);
 }
 
 }  // namespace

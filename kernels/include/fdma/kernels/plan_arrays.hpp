@@ -9,6 +9,7 @@ namespace fdma {
 
 /// How the cells of a plan segment are stored. Backward plans have every kind except gather, in
 /// transposed form: bitmaps of keys by queries, query intervals per key, key intervals per query.
+/// Steps over tiles (TileStep) have every kind except permutation and pattern.
 enum class PlanSegmentKind : std::int32_t {
   full = 0,     ///< every existing cell of these tiles is true: no mask is read
   bitmap = 1,   ///< each tile has the cells of bitmap number `data_index`
@@ -20,12 +21,15 @@ enum class PlanSegmentKind : std::int32_t {
   permutation = 6,  ///< no tiles: the other segments of the work tile count keys in kv
                     ///< permutation
                     ///< number `data_index`
+  pattern = 7,  ///< tiles of pattern number `data_index`, each full or with the cells of a bitmap
 };
 
 /// Consecutive tiles of one kind and how they move per step of their run. In the tile row that is i
 /// steps into the run, the segment covers tiles
 /// [first_tile + i * step_first, end_tile + i * step_end).
 ///
+/// Kind pattern: these numbers count the tiles of the PlanPattern, which are not empty. The segment
+/// may have none in some tile rows.
 /// Kind gather: index tiles [0, end_tile) of its list, steps 0; it follows the tile segments of its
 /// work tile. Kind order: the first segment of a work tile, with all other fields 0.
 struct PlanSegment {
@@ -36,6 +40,36 @@ struct PlanSegment {
   PlanSegmentKind kind;
   std::int32_t data_index;
   friend bool operator==(const PlanSegment&, const PlanSegment&) = default;
+};
+
+/// Tiles of a tile row that repeat every num_cols tiles. Tile i of the pattern (i = 0, 1, ..) is tile
+/// i / num_entries * num_cols + shift + column of the row, with the column of its entry
+/// first_entry + i % num_entries.
+///
+/// Example     keys `k % 640 < 128`, tiles of 128 keys: num_entries 1, num_cols 5, shift 0, and the
+///             entry {0, kFullEntry}: tiles 0, 5, 10, ..
+/// Invariants  num_entries > 0, -num_cols < shift <= 0; columns of its entries ascend in
+///             [0, num_cols)
+struct alignas(16) PlanPattern {
+  std::int32_t first_entry;
+  std::int32_t num_entries;
+  std::int32_t num_cols;
+  std::int32_t shift;
+  friend bool operator==(const PlanPattern&, const PlanPattern&) = default;
+};
+
+/// A tile of a PlanPattern: the index of its bitmap, or kFullEntry.
+struct alignas(8) PatternEntry {
+  std::int32_t column;
+  std::int32_t bitmap;
+  friend bool operator==(const PatternEntry&, const PatternEntry&) = default;
+};
+inline constexpr std::int32_t kFullEntry = -1;
+
+/// The arrays that pattern segments refer to.
+struct PatternArrays {
+  const PlanPattern* patterns;
+  const PatternEntry* entries;
 };
 
 /// WorkTile::partial of a work tile that walks all keys of its rows.

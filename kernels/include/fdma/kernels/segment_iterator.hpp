@@ -14,14 +14,29 @@ struct TileStep {
   PlanSegmentKind kind;
   std::int32_t data_index;  ///< index of the bitmap, row panel or kv index list
   std::int32_t tile;        ///< key tile; kind gather: index tile of its list
-  std::int32_t offset;      ///< tiles since the first of the segment (kind rows: within the panel)
+  std::int32_t offset;      ///< tiles of the segment before it (kind rows: within the panel)
 };
 
+/// Puts a step of kind full or bitmap in place of one over tile `step.tile` of a pattern.
+FDMA_HOST_DEVICE inline void resolve_pattern(const PatternArrays& arrays, TileStep& step) {
+  if (step.kind != PlanSegmentKind::pattern) return;
+  const PlanPattern pattern = arrays.patterns[step.data_index];
+  const std::int32_t turn = step.tile / pattern.num_entries;
+  const PatternEntry entry =
+      arrays.entries[pattern.first_entry + step.tile - turn * pattern.num_entries];
+  step.tile = turn * pattern.num_cols + pattern.shift + entry.column;
+  step.kind = entry.bitmap == kFullEntry ? PlanSegmentKind::full : PlanSegmentKind::bitmap;
+  step.data_index = entry.bitmap == kFullEntry ? 0 : entry.bitmap;
+}
+
 /// Walks the segments of a work tile in their order, from its first tile on. A work tile of a split
-/// row ends after num_tiles steps; its segments go on with the tiles of the next one.
+/// row ends after num_tiles steps; its segments go on with the tiles of the next one. `patterns`
+/// are those of the plan, the same at each call.
 ///
 /// Example     SegmentIterator it(plan.segments.data(), work tile);
-///             for (int i = 0; i < work_tile.num_tiles && it.next(step); ++i) visit(step);
+///             for (int i = 0; i < work_tile.num_tiles && it.next(step, plan.pattern_arrays()); ++i) {
+///               visit(step);
+///             }
 class SegmentIterator {
  public:
   FDMA_HOST_DEVICE SegmentIterator(const PlanSegment* segments, const WorkTile& work_tile)
@@ -44,13 +59,14 @@ class SegmentIterator {
   }
 
   /// Sets `out` to the next tile; false after the last.
-  FDMA_HOST_DEVICE bool next(TileStep& out) {
+  FDMA_HOST_DEVICE bool next(TileStep& out, const PatternArrays& patterns) {
     while (segment_ != last_) {
       const std::int32_t first = segment_->first_tile + step_ * segment_->step_first;
       const std::int32_t end = segment_->end_tile + step_ * segment_->step_end;
       if (first + offset_ < end) {
         out = {segment_->kind, segment_->data_index, first + offset_, offset_};
         ++offset_;
+        resolve_pattern(patterns, out);
         return true;
       }
       ++segment_;
@@ -67,10 +83,10 @@ class SegmentIterator {
 };
 
 /// Walks the tiles of a work tile that is not split, from the first to the last or the other way
-/// round (`is_down`, the same at each call).
+/// round (`is_down`, the same at each call, as `patterns` is).
 ///
 /// Example     EitherWayIterator it(plan.segments.data(), work tile, true);
-///             while (it.next(step, true)) visit(step);  // the last tile first
+///             while (it.next(step, true, plan.pattern_arrays())) visit(step);  // the last tile first
 class EitherWayIterator {
  public:
   FDMA_HOST_DEVICE EitherWayIterator(const PlanSegment* segments, const WorkTile& work_tile,
@@ -81,7 +97,7 @@ class EitherWayIterator {
         step_(work_tile.step) {}
 
   /// Sets `out` to the next tile; false after the last.
-  FDMA_HOST_DEVICE bool next(TileStep& out, bool is_down) {
+  FDMA_HOST_DEVICE bool next(TileStep& out, bool is_down, const PatternArrays& patterns) {
     for (; num_left_ > 0; --num_left_) {
       const std::int32_t first = segment_->first_tile + step_ * segment_->step_first;
       const std::int32_t end = segment_->end_tile + step_ * segment_->step_end;
@@ -89,6 +105,7 @@ class EitherWayIterator {
         const std::int32_t offset = is_down ? end - first - 1 - num_walked_ : num_walked_;
         out = {segment_->kind, segment_->data_index, first + offset, offset};
         ++num_walked_;
+        resolve_pattern(patterns, out);
         return true;
       }
       segment_ += is_down ? -1 : 1;

@@ -29,9 +29,12 @@ namespace fdma {
 ///                             table has kv_len + 1 entries (with a kv permutation: num_keys + 1)
 ///             column_offsets  int64, into column_intervals
 ///             permutation_of  [batch * heads_kv] int32, or empty
+///             pattern_entries  in the order of the patterns that refer to them
 /// Invariants  every tile of every (batch, head set, query tile) is in exactly one work tile: in
 ///             the one work tile of the query tile, or in one of those that its SplitRow lists
 ///             segments of a work tile ascend and do not overlap (kv index lists aside)
+///             pattern segments have no tile past the columns; work tiles that share one differ by
+///             whole turns of its pattern
 ///             partials are those of the split rows; one work tile writes each
 ///             backward: there are no split rows, kv index lists and kv permutations; the work
 ///             tiles of one key tile and the query heads of one KV head are adjacent, in the order
@@ -41,11 +44,14 @@ namespace fdma {
 /// Owner       owns its arrays (host)
 /// Cost        40 B a work tile, 20 B a split row, 24 B a segment
 ///             8 B a word of a bitmap, 8 B an entry of a kv index list
+///             16 B a pattern, 8 B an entry of it
 ///             4 B a key of a kv permutation
 struct SegmentPlan {
   std::vector<WorkTile> work_tiles;
   std::vector<SplitRow> split_rows;
   std::vector<PlanSegment> segments;
+  std::vector<PlanPattern> patterns;
+  std::vector<PatternEntry> pattern_entries;
   std::vector<std::uint64_t> bitmaps;
   std::vector<std::int64_t> row_offsets{0};
   std::vector<Interval> row_intervals;
@@ -58,6 +64,7 @@ struct SegmentPlan {
   std::vector<std::int32_t> permuted_keys;
   std::vector<std::int32_t> permutation_of;  ///< the kv permutation of (b, KV head), or -1
 
+  PatternArrays pattern_arrays() const { return {patterns.data(), pattern_entries.data()}; }
   /// `words_per_bitmap` is that of the plan's header.
   std::int64_t num_bitmaps(std::int64_t words_per_bitmap) const {
     return static_cast<std::int64_t>(bitmaps.size()) / words_per_bitmap;

@@ -72,7 +72,7 @@ __device__ __forceinline__ TileGroup part_of(const PlanArrays& plan, std::uint32
 }
 
 /// The query tiles of a broadcast tile group for one of its query heads. It is like TileWalk, but
-/// can also walk from the last tile to the first.
+/// can also walk from the last tile to the first (`is_down`, which is params.walks_down).
 class TileGroupTiles {
  public:
   __device__ __forceinline__ TileGroupTiles(const PlanSegment* segments, const TileGroup& part,
@@ -84,9 +84,9 @@ class TileGroupTiles {
         key_begin_(part.key_begin),
         q_len_(part.q_len) {}
 
-  /// Called num_tiles times, with the same `is_down`.
-  __device__ __forceinline__ void next(TileStep& step, TilePlace& place, bool is_down) {
-    iterator_.next(step, is_down);
+  /// Called num_tiles times.
+  __device__ __forceinline__ void next(const BackwardParams& p, TileStep& step, TilePlace& place) {
+    iterator_.next(step, p.walks_down, p.plan.patterns);
     place = {key_begin_, step.tile * kTileKeys, q_len_};
   }
 
@@ -149,7 +149,7 @@ __device__ __forceinline__ void make_tile_group_masks(const BackwardParams& p, s
       for (; walk.num_left > 0; --walk.num_left) {
         TileStep step;
         TilePlace place;
-        walk.tiles.next(step, place, p.walks_down);
+        walk.tiles.next(p, step, place);
         const std::uint32_t work_tile = work_tile_slot(walk.num_units);
         // Queries past the end need no mask bits (their lse is +inf), but keys past the end do.
         const int num_rows = load_word(work_tile + TileGroupAt::kKvLen) -

@@ -305,7 +305,7 @@ class TileGroupLoader {
       if (n >= part.num_tiles) break;
       TileStep step;
       TilePlace place;
-      walk.next(step, place, p.walks_down);
+      walk.next(p, step, place);
       if (adds_in_order()) find_rank(step.tile);
       const int num_left = part.q_len - place.key_begin;  // queries
       std::uint32_t halves = num_left > 64 ? 3u : num_left > 0 ? 1u : 0u;

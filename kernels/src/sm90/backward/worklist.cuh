@@ -66,8 +66,8 @@ class ListedTiles {
         first_entry_(tile_group.key_begin),
         q_len_(tile_group.q_len) {}
 
-  /// It walks up, whatever the last argument says.
-  __device__ __forceinline__ void next(TileStep& step, TilePlace& place, bool = false) {
+  __device__ __forceinline__ void next(const BackwardParams& /*p*/, TileStep& step,
+                                       TilePlace& place) {
     const bool is_full = tile_ >= full_begin_ && tile_ < full_end_;
     step = {is_full ? PlanSegmentKind::full : PlanSegmentKind::rows, 0, tile_, 0};
     place = {first_entry_, tile_ * kTileKeys, q_len_};
@@ -106,7 +106,7 @@ __device__ __forceinline__ void make_listed_masks(const BackwardParams& p, std::
       for (int n = 0; n < tile_group.num_tiles; ++n) {
         TileStep step;
         TilePlace place;
-        tiles.next(step, place);
+        tiles.next(p, step, place);
         if (step.kind == PlanSegmentKind::full) continue;
         if (dq_position == mask_warp) {
           const std::uint32_t slot = base + Layout::kMask + slots.stage() * Layout::kMaskBytes;

@@ -170,7 +170,8 @@ TEST(Estimate, ComputedCellsFollowTheRuleOfStripes) {
       EXPECT_EQ(work.tiles(), work_tile.num_tiles);
       std::array<StepWork, 5> walked{};
       TileStep step{};
-      for (SegmentIterator it(segments_of(*plan).segments.data(), work_tile); it.next(step);) {
+      for (SegmentIterator it(segments_of(*plan).segments.data(), work_tile);
+           it.next(step, segments_of(*plan).pattern_arrays());) {
         StepWork& sum = walked[static_cast<std::size_t>(step.kind)];
         ++sum.tiles;
         if (step.kind == PlanSegmentKind::columns) continue;

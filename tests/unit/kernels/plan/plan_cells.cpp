@@ -244,12 +244,13 @@ bool is_walked_either_way(const SegmentPlan& plan, const WorkTile& work_tile,
     TileStep step{};
     for (std::size_t i = 0; i < steps.size(); ++i) {
       const TileStep& each = steps[is_down ? steps.size() - 1 - i : i];
-      if (!it.next(step, is_down) || step.kind != each.kind || step.data_index != each.data_index ||
-          step.tile != each.tile || step.offset != each.offset) {
+      if (!it.next(step, is_down, plan.pattern_arrays()) || step.kind != each.kind ||
+          step.data_index != each.data_index || step.tile != each.tile ||
+          step.offset != each.offset) {
         return false;
       }
     }
-    if (it.next(step, is_down)) return false;
+    if (it.next(step, is_down, plan.pattern_arrays())) return false;
   }
   return true;
 }
@@ -269,7 +270,7 @@ std::string check_row(const PlanHeader& header, const SegmentPlan& plan, const R
     SegmentIterator it(plan.segments.data(), *work_tile);
     std::vector<TileStep> walked;
     for (std::int32_t i = 0; i < work_tile->num_tiles; ++i) {
-      if (!it.next(step))
+      if (!it.next(step, plan.pattern_arrays()))
         return fmt::format("{} tiles, num_tiles says {}", i, work_tile->num_tiles);
       cells.visit(step);
       walked.push_back(step);
@@ -278,7 +279,8 @@ std::string check_row(const PlanHeader& header, const SegmentPlan& plan, const R
       return "other tiles by EitherWayIterator";
     }
     row_tiles += work_tile->num_tiles;
-    if (work_tile == row.work_tiles.back() && it.next(step)) return "tiles after the last";
+    if (work_tile == row.work_tiles.back() && it.next(step, plan.pattern_arrays()))
+      return "tiles after the last";
   }
   if (!cells.error().empty()) return cells.error();
   const PlanCounts& steps = cells.steps();

@@ -74,7 +74,7 @@ void expect_valid(const AttentionPlan& plan, int num_workers = 8) {
               .work_tiles[static_cast<std::size_t>(made->tile_groups[i]) * group_size + g];
       EitherWayIterator iterator(segments_of(plan).segments.data(), work_tile, made->walks_down);
       TileStep step;
-      while (iterator.next(step, made->walks_down)) {
+      while (iterator.next(step, made->walks_down, segments_of(plan).pattern_arrays())) {
         ASSERT_LT(visit, made->positions.size());
         EXPECT_EQ(made->positions[visit++],
                   (num_before[{work_tile.batch, work_tile.head, step.tile}]++));
