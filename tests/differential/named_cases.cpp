@@ -248,6 +248,17 @@ std::vector<NamedCase> make_cases() {
     return fmt::format("natten2d({}, {}, {}, {})", height, width, r.between(1, height),
                        r.between(1, std::min<std::int64_t>(width, 9)));
   });
+  add("natten3d", [](R& r, const S& s, T&) {
+    if (s.kv_lens.size() > 1) return std::string();
+    std::int64_t depth = r.between(1, 6);
+    while (s.kv_len(0) % depth != 0) --depth;
+    std::int64_t height = r.between(1, 8);
+    while (s.kv_len(0) / depth % height != 0) --height;
+    const std::int64_t width = s.kv_len(0) / depth / height;
+    return fmt::format("natten3d({}, {}, {}, {}, {}, {})", depth, height, width,
+                       r.between(1, depth), r.between(1, height),
+                       r.between(1, std::min<std::int64_t>(width, 9)));
+  });
   add("random eviction", [](R& r, const S& s, T& t) {
     Values end;
     for (std::int64_t k = 0; k < s.max_kv_len(); ++k)

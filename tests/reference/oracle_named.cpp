@@ -221,6 +221,19 @@ Result<void> NamedMask::read_arguments(const Source& source) {
         return invalid("natten2d: a side of the window is below 0");
       return {};
     }
+    case MaskForm::natten3d: {
+      const Value volume = mul(numbers_[0], mul(numbers_[1], numbers_[2]));
+      if (!equal(kv_len_, volume).is_true() || numbers_[0].value < 0 || numbers_[1].value < 0)
+        return invalid("natten3d: kv_len is not depth * height * width");
+      for (std::size_t i = 0; i < 3; ++i) {
+        if (!less_equal(numbers_[i + 3], numbers_[i]).is_true())
+          return invalid("natten3d: window larger than the volume");
+      }
+      for (std::size_t i = 3; i < 6; ++i) {
+        if (numbers_[i].value < 0) return invalid("natten3d: a side of the window is below 0");
+      }
+      return {};
+    }
     default:
       return {};
   }
@@ -360,6 +373,24 @@ Value NamedMask::natten(Value pos, Value k) const {
   return logical_and(within(integer(0), pos, mul(height, width)), in_window);
 }
 
+Value NamedMask::natten3d(Value pos, Value k) const {
+  // The digits of an index, slowest first, and the window around them.
+  const Value plane = mul(numbers_[1], numbers_[2]);
+  const auto digit = [&](Value index, std::size_t axis) {
+    return axis == 0   ? floor_div(index, plane)
+           : axis == 1 ? floor_div(mod(index, plane), numbers_[2])
+                       : mod(index, numbers_[2]);
+  };
+  Value result = within(integer(0), pos, mul(numbers_[0], plane));
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    const Value side = numbers_[axis], window = numbers_[axis + 3];
+    const Value begin =
+        clamp(sub(digit(pos, axis), floor_div(window, integer(2))), integer(0), sub(side, window));
+    result = logical_and(result, within(begin, digit(k, axis), add(begin, window)));
+  }
+  return result;
+}
+
 Value NamedMask::block_diffusion(Value pos, Value k) const {
   const Value n = numbers_[0], size = numbers_[1];
   const Value pos_noised = less(pos, n), k_noised = less(k, n);
@@ -453,6 +484,8 @@ Value NamedMask::at(Value q, Value k) const {
       return block_diffusion(pos, k);
     case MaskForm::natten2d:
       return natten(pos, k);
+    case MaskForm::natten3d:
+      return natten3d(pos, k);
     case MaskForm::topk:
     case MaskForm::none:
       break;

@@ -42,6 +42,7 @@ class NamedMask {
   Value same_document(Value pos, Value k) const;
   Value tree_node(Value node, Value of) const;
   Value natten(Value pos, Value k) const;
+  Value natten3d(Value pos, Value k) const;
   Value block_diffusion(Value pos, Value k) const;
   Value id(Value key) const;
 

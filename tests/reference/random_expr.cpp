@@ -476,6 +476,13 @@ BoolExpr Generator::named_with_tables(std::int64_t which) {
   std::int64_t height = between(1, 6);
   while (kv_len % height != 0) --height;
   const std::int64_t kh = between(1, height);
+  if (chance(30)) {
+    std::int64_t depth = between(1, 4);
+    while (kv_len / height % depth != 0) --depth;
+    const std::int64_t width = kv_len / height / depth;
+    const std::int64_t kd = between(1, depth);
+    return mask::natten3d(depth, height, width, kd, kh, between(1, width));
+  }
   return mask::natten2d(height, kv_len / height, kh, between(1, kv_len / height));
 }
 

@@ -41,7 +41,7 @@ Result<void> NameExpander::check_numbers(ExprId id, const BoundPair& pair,
   return {};
 }
 
-// Checks that the canvas of block_diffusion and natten2d is exactly the keys.
+// Checks that the canvas of block_diffusion, natten2d and natten3d is exactly the keys.
 Result<void> NameExpander::check_canvas(ExprId id, const BoundPair& pair,
                                         const NameInstance& mask) const {
   const NameForm& form = *checked_.fact(id).form;
@@ -49,7 +49,7 @@ Result<void> NameExpander::check_canvas(ExprId id, const BoundPair& pair,
   std::vector<std::int64_t> sizes;
   for (std::size_t i = 0; i < mask.numbers.size(); ++i) {
     const auto [name, number] = mask.numbers[i];
-    const bool is_needed = form.form == MaskForm::natten2d || i == 0;
+    const bool is_needed = form.form != MaskForm::block_diffusion || i == 0;
     if (is_needed && !builder_.is_constant(number))
       return invalid(fmt::format("{}: {} is undefined", use, name));
     sizes.push_back(builder_.is_constant(number) ? builder_.node(number).value : 0);
@@ -59,6 +59,23 @@ Result<void> NameExpander::check_canvas(ExprId id, const BoundPair& pair,
     if (__builtin_mul_overflow(sizes[0], std::int64_t{2}, &canvas) || canvas != pair.kv_len)
       return invalid(fmt::format("{}: expected kv_len = 2 * n with n = {}, got kv_len = {}", use,
                                  sizes[0], pair.kv_len));
+    return {};
+  }
+  if (form.form == MaskForm::natten3d) {
+    std::int64_t plane = 0;
+    const bool fits = sizes[0] >= 0 && sizes[1] >= 0 &&
+                      !__builtin_mul_overflow(sizes[1], sizes[2], &plane) &&
+                      !__builtin_mul_overflow(sizes[0], plane, &canvas);
+    if (!fits || canvas != pair.kv_len)
+      return invalid(fmt::format(
+          "{}: expected kv_len = depth * height * width = {} * {} * {}, got kv_len = {}", use,
+          sizes[0], sizes[1], sizes[2], pair.kv_len));
+    const std::string window = fmt::format("{} x {} x {}", sizes[3], sizes[4], sizes[5]);
+    if (sizes[3] > sizes[0] || sizes[4] > sizes[1] || sizes[5] > sizes[2])
+      return invalid(fmt::format("{}: the {} window is larger than the {} x {} x {} volume", use,
+                                 window, sizes[0], sizes[1], sizes[2]));
+    if (sizes[3] < 0 || sizes[4] < 0 || sizes[5] < 0)
+      return invalid(fmt::format("{}: the {} window has a side below 0", use, window));
     return {};
   }
   if (sizes[0] < 0 || __builtin_mul_overflow(sizes[0], sizes[1], &canvas) || canvas != pair.kv_len)

@@ -51,7 +51,8 @@ Result<NameInstance> NameExpander::prepare(ExprId id, std::vector<NamedNumber> n
   }
   mask.text = &prelude_expr(form, is_of_table);
   FDMA_TRY_VOID(derive(id, sources, pair, mask));
-  if (form.form == MaskForm::block_diffusion || form.form == MaskForm::natten2d)
+  if (form.form == MaskForm::block_diffusion || form.form == MaskForm::natten2d ||
+      form.form == MaskForm::natten3d)
     FDMA_TRY_VOID(check_canvas(id, pair, mask));
   return mask;
 }

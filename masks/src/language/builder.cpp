@@ -207,6 +207,11 @@ BoolExpr natten2d(const IntExpr& height, const IntExpr& width, const IntExpr& kh
                   const IntExpr& kw) {
   return named("natten2d", MaskForm::natten2d, {height.node(), width.node(), kh.node(), kw.node()});
 }
+BoolExpr natten3d(const IntExpr& depth, const IntExpr& height, const IntExpr& width,
+                  const IntExpr& kd, const IntExpr& kh, const IntExpr& kw) {
+  return named("natten3d", MaskForm::natten3d,
+               {depth.node(), height.node(), width.node(), kd.node(), kh.node(), kw.node()});
+}
 BoolExpr bits(std::string bits) {
   return named("bits", MaskForm::bits, {table_node(std::move(bits))});
 }

@@ -55,6 +55,7 @@ __all__ = [
     "global_",
     "intervals",
     "natten2d",
+    "natten3d",
     "padding",
     "prefix",
     "prefix_documents",
@@ -520,6 +521,21 @@ def natten2d(height: Number, width: Number, kh: Number, kw: Number) -> MaskExpr:
     natten2d(64, 128, 13, 13)
     """
     return _numbers("natten2d", 0, height=height, width=width, kh=kh, kw=kw)
+
+
+def natten3d(
+    depth: Number, height: Number, width: Number, kd: Number, kh: Number, kw: Number
+) -> MaskExpr:
+    """The kd x kh x kw keys around the query in a volume of depth x height x width.
+
+    The width is the fastest coordinate, the depth the slowest: frames of a video, row-major each.
+    The neighbourhood is shifted so that it stays in the volume; kv_len is depth * height * width.
+
+    >>> from fdma import natten3d
+    >>> print(natten3d(8, 32, 32, 3, 7, 7))
+    natten3d(8, 32, 32, 3, 7, 7)
+    """
+    return _numbers("natten3d", 0, depth=depth, height=height, width=width, kd=kd, kh=kh, kw=kw)
 
 
 def topk(scores: TableLike, w: Number, among: MaskLike | None = None) -> MaskExpr:

@@ -251,6 +251,24 @@ def test_natten2d(q_len: int) -> None:
     assert_mask(fdma.natten2d(height, width, kh, kw), q_len, height * width, sees)
 
 
+@pytest.mark.parametrize("q_len", [24, 7, 30])
+def test_natten3d(q_len: int) -> None:
+    sides, window = (2, 3, 4), (1, 2, 3)
+
+    def sees(q: int, k: int, pos: int) -> bool:
+        if not 0 <= pos < 24:
+            return False
+        for at, key, side, size in zip(
+            np.unravel_index(pos, sides), np.unravel_index(k, sides), sides, window, strict=True
+        ):
+            begin = min(max(int(at) - size // 2, 0), side - size)
+            if not begin <= key < begin + size:
+                return False
+        return True
+
+    assert_mask(fdma.natten3d(*sides, *window), q_len, 24, sees)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_topk(seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -364,6 +382,7 @@ def test_text_of_each_name() -> None:
         (fdma.tree([-1, 0]), "tree(parents=@parents)"),
         (fdma.block_diffusion(64, 16), "block_diffusion(64, 16)"),
         (fdma.natten2d(8, 8, 3, 3), "natten2d(8, 8, 3, 3)"),
+        (fdma.natten3d(4, 8, 8, 3, 3, 3), "natten3d(4, 8, 8, 3, 3, 3)"),
         (fdma.bits([two]), "bits(@bits)"),
         (fdma.topk([0.5], 4, fdma.causal()), "topk(@scores, 4, among=causal)"),
     ]

@@ -213,6 +213,8 @@ BoolExpr tree(std::string parents);
 BoolExpr block_diffusion(const IntExpr& n, const IntExpr& size);
 BoolExpr natten2d(const IntExpr& height, const IntExpr& width, const IntExpr& kh,
                   const IntExpr& kw);
+BoolExpr natten3d(const IntExpr& depth, const IntExpr& height, const IntExpr& width,
+                  const IntExpr& kd, const IntExpr& kh, const IntExpr& kw);
 BoolExpr bits(std::string bits);
 BoolExpr topk(std::string scores, const IntExpr& w, const BoolExpr& among);
 /// The short form M & topk(scores, w). build makes the rest of the top-level conjunction its

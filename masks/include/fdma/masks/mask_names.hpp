@@ -49,6 +49,7 @@
 //   tree(parents=@t)                     table t                           parents
 //   block_diffusion(4096, 16)            two literals                      "", ""
 //   natten2d(64, 128, 13, 13)            four literals                     "" x 4
+//   natten3d(8, 32, 32, 3, 7, 7)         six literals                      "" x 6
 //   bits(@t)                             table t                           ""
 //   topk(@s, 64, among=causal)           table s, literal, condition       "", "", among
 //   causal & topk(@s, 64)                the same: parsing moves the other conjuncts into `among`

@@ -143,6 +143,15 @@ TEST(BindLimits, RejectsNeighbourhoodsBelowZero) {
   EXPECT_EQ(error_of("natten2d(2, 4, 1, -3)"),
             "'natten2d(2, 4, 1, -3)': the 1 x -3 window has a side below 0");
   EXPECT_EQ(error_of("natten2d(2, 4, 0, 3)"), "no error");
+  EXPECT_EQ(error_of("natten3d(2, 2, 2, 1, -1, 2)"),
+            "'natten3d(2, 2, 2, 1, -1, 2)': the 1 x -1 x 2 window has a side below 0");
+  EXPECT_EQ(
+      error_of("natten3d(2, 2, 2, 3, 1, 1)"),
+      "'natten3d(2, 2, 2, 3, 1, 1)': the 3 x 1 x 1 window is larger than the 2 x 2 x 2 volume");
+  EXPECT_EQ(
+      error_of("natten3d(2, 3, 2, 1, 1, 1)"),
+      "'natten3d(2, 3, 2, 1, 1, 1)': expected kv_len = depth * height * width = 2 * 3 * 2, got "
+      "kv_len = 8");
 }
 
 TEST(BindLimits, ChecksExpressionsForEachElementAndHead) {

@@ -72,7 +72,10 @@ TEST(Prelude, ANameBindsToTheProgramOfItsText) {
     for (const Parameter& parameter : form.parameters) {
       std::string argument;
       if (parameter.table == TableShape::none) {
-        argument = form.form == MaskForm::natten2d          ? (parameter.name[0] == 'k' ? "3" : "")
+        const bool is_volume = form.form == MaskForm::natten3d;
+        argument = form.form == MaskForm::natten2d ? (parameter.name[0] == 'k' ? "3" : "")
+                   : is_volume
+                       ? (parameter.name == "depth" || parameter.name == "height" ? "4" : "3")
                    : form.form == MaskForm::block_diffusion ? (parameter.name == "n" ? "24" : "5")
                                                             : "4";
         if (argument.empty()) argument = parameter.name == "height" ? "6" : "8";

@@ -50,6 +50,7 @@ TEST(MaskBuilder, BuildsNamedMasks) {
   EXPECT_EQ(text_of(tree("t")), "tree(parents=@t)");
   EXPECT_EQ(text_of(block_diffusion(8, 2)), "block_diffusion(8, 2)");
   EXPECT_EQ(text_of(natten2d(8, 9, 3, 5)), "natten2d(8, 9, 3, 5)");
+  EXPECT_EQ(text_of(natten3d(4, 8, 9, 3, 3, 5)), "natten3d(4, 8, 9, 3, 3, 5)");
   EXPECT_EQ(text_of(bits("t")), "bits(@t)");
   EXPECT_EQ(text_of(topk("s", 64, causal())), "topk(@s, 64, among=causal)");
 }
