@@ -81,6 +81,7 @@ std::string compare_cells(const char* what, const BlockMask& mask, const std::ve
 const char* name_of(LoweringEngine engine) {
   return engine == LoweringEngine::automatic  ? "automatic"
          : engine == LoweringEngine::interval ? "interval"
+         : engine == LoweringEngine::periodic ? "periodic"
                                               : "box";
 }
 
@@ -175,8 +176,11 @@ std::string check_mask(const MaskExpr& expr, const Tables& tables, const Expecta
     std::string report = check_undefined("box", box, expected);
     lowering.engine = LoweringEngine::automatic;
     report += check_undefined("automatic", lower(*ir, lowering), expected);
-    lowering.engine = LoweringEngine::interval;
-    if (lower(*ir, lowering)) report += "interval: compiled, but a cell is undefined\n";
+    for (const LoweringEngine engine : {LoweringEngine::interval, LoweringEngine::periodic}) {
+      lowering.engine = engine;
+      if (lower(*ir, lowering))
+        report += fmt::format("{}: compiled, but a cell is undefined\n", name_of(engine));
+    }
     return report;
   }
   if (!box) return fmt::format("box: {}\n", box.error().message);
@@ -186,16 +190,21 @@ std::string check_mask(const MaskExpr& expr, const Tables& tables, const Expecta
     if (const auto valid = validate(*box, ValidationLevel::canonical); !valid)
       report += fmt::format("box: {}\n", valid.error().message);
 
-  for (const LoweringEngine engine : {LoweringEngine::automatic, LoweringEngine::interval}) {
+  for (const LoweringEngine engine :
+       {LoweringEngine::automatic, LoweringEngine::interval, LoweringEngine::periodic}) {
     lowering.engine = engine;
-    const Result<BlockMask> other = lower(*ir, lowering);
+    Result<BlockMask> other = lower(*ir, lowering);
     if (!other) {
       const bool may_decline =
-          engine == LoweringEngine::interval && other.error().code == ErrorCode::unsupported;
+          engine != LoweringEngine::automatic && other.error().code == ErrorCode::unsupported;
       if (!may_decline) report += fmt::format("{}: {}\n", name_of(engine), other.error().message);
       continue;
     }
     if (engine == LoweringEngine::interval) ++counts.in_interval_form;
+    // Masks with patterns have other arrays; written out they must not.
+    for (SegmentMask& mask : std::get<std::vector<SegmentMask>>(other->groups)) {
+      if (mask.has_patterns()) mask = expand_patterns(mask);
+    }
     if (same_arrays(*other, *box)) continue;
     const std::string cells = compare_cells(
         name_of(engine), *other, std::get<std::vector<SegmentMask>>(other->groups), expected);

@@ -263,7 +263,11 @@ std::optional<SegmentMask> lower_periodic(const IrProgram& source, BlockShape bl
     if (report != nullptr) report->declined.push_back({LoweringEngine::periodic, reason});
     return std::nullopt;
   };
-  if (source.q_len == 0 || source.kv_len == 0) return decline("the mask has no cells");
+  // Where box form has little to do it is not asked.
+  const std::int64_t num_tiles =
+      ceil_div(source.q_len, block.block_q) * ceil_div(source.kv_len, block.block_kv);
+  if (!is_asked && num_tiles < kFewTiles) return std::nullopt;
+  if (num_tiles == 0) return decline("the mask has no cells");
   if (num_table_entries(source) > kMostTableEntries) return decline("its tables are large");
   const auto start = std::chrono::steady_clock::now();
   const std::optional<IrProgram> unrolled = unroll(source, kUnrollBudget);
