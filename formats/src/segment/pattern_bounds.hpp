@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "fdma/formats/segment_mask.hpp"
@@ -20,6 +21,7 @@ struct PatternBound {
   std::int64_t turns;  ///< whole turns of the pattern row before it, from its shift on; may be < 0
   std::int64_t start;  ///< first column of the turn that holds the border; may be negative
   // Entries of PatternRowSums:
+  std::size_t first;       ///< no tile of the pattern row
   std::size_t at;          ///< the tiles before the border in its turn
   std::size_t whole_turn;  ///< all tiles of the pattern row
 };
@@ -50,22 +52,73 @@ class PatternRowSums {
   std::vector<Sum> before_;
 };
 
+/// Borders of one tile row from left to right.
+class PatternRowWalk {
+ public:
+  /// Begins before tile column `col` of tile row `row`. Cost: O(log tiles of the pattern row).
+  PatternRowWalk(const SegmentMask& mask, const TilePattern& pattern, std::int64_t row,
+                 std::int64_t col)
+      : num_cols_(pattern.num_cols) {
+    const auto pattern_row = static_cast<std::int32_t>(row % pattern.num_rows);
+    const auto number = static_cast<std::size_t>(pattern.first_row + pattern_row);
+    tiles_ = mask.pattern_row_tiles(pattern, pattern_row);
+    first_ = static_cast<std::size_t>(mask.pattern_offsets[number]) + number;
+    const std::int64_t shift = pattern.skew * row % num_cols_;
+    turns_ = floor_quotient(col - shift, num_cols_);
+    start_ = turns_ * num_cols_ + shift;
+    place_ = col - start_;
+    find(0, place_);
+  }
+
+  /// Goes on by `cols` tile columns. Cost: O(log cols), and a division where a turn ends.
+  void advance(std::int64_t cols) {
+    place_ += cols;
+    if (place_ < num_cols_) {
+      find(next_, cols);
+      return;
+    }
+    const std::int64_t turns = place_ / num_cols_;
+    turns_ += turns;
+    start_ += turns * num_cols_;
+    place_ -= turns * num_cols_;
+    find(0, place_);
+  }
+
+  PatternBound bound() const {
+    return {turns_, start_, first_, first_ + next_, first_ + tiles_.size()};
+  }
+
+ private:
+  // Sets next_ to the first tile at place_ or after it, one of at most `most` from `begin` on.
+  void find(std::size_t begin, std::int64_t most) {
+    const auto first = tiles_.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto next = std::lower_bound(
+        first, first + std::min<std::ptrdiff_t>(most, tiles_.end() - first), place_,
+        [](const PatternTile& tile, std::int64_t place) { return tile.column < place; });
+    next_ = static_cast<std::size_t>(next - tiles_.begin());
+  }
+
+  std::span<const PatternTile> tiles_;
+  std::int64_t num_cols_;
+  std::size_t first_ = 0;
+  std::size_t next_ = 0;
+  std::int64_t turns_ = 0;
+  std::int64_t start_ = 0;
+  std::int64_t place_ = 0;  // pattern column after the border
+};
+
 /// Where the border before tile column `col` lies in a pattern, in tile row `row`.
 /// Cost: O(log tiles of the pattern row).
 inline PatternBound bound_of(const SegmentMask& mask, const TilePattern& pattern, std::int64_t row,
                              std::int64_t col) {
-  const std::int64_t shift = pattern.skew * row % pattern.num_cols;
-  const std::int64_t turns = floor_quotient(col - shift, pattern.num_cols);
-  const std::int64_t start = turns * pattern.num_cols + shift;
-  const auto pattern_row = static_cast<std::int32_t>(row % pattern.num_rows);
-  const auto tiles = mask.pattern_row_tiles(pattern, pattern_row);
-  const auto next =
-      std::lower_bound(tiles.begin(), tiles.end(), col - start,
-                       [](const PatternTile& tile, std::int64_t at) { return tile.column < at; });
-  const auto number = static_cast<std::size_t>(pattern.first_row + pattern_row);
-  const std::size_t entry = static_cast<std::size_t>(mask.pattern_offsets[number]) + number;
-  return {turns, start, entry + static_cast<std::size_t>(next - tiles.begin()),
-          entry + tiles.size()};
+  return PatternRowWalk(mask, pattern, row, col).bound();
+}
+
+/// The sum over the tiles between two borders of one tile row.
+template <class Sum>
+Sum sum_between(const PatternRowSums<Sum>& sums, const PatternBound& from, const PatternBound& to) {
+  return sums.before(to.at) - sums.before(from.at) +
+         sums.before(to.whole_turn) * (to.turns - from.turns);
 }
 
 /// The number of rows of a run after which a bound that moves by `step` tiles a row lies in the same

@@ -231,10 +231,8 @@ std::int64_t missing_pattern_cells(const SegmentMask& mask,
   const TilePattern& pattern = mask.patterns[static_cast<std::size_t>(segment.data_index)];
   // Full tiles in columns [first, end) of tile row `row`.
   const auto full_tiles = [&](std::int64_t row, std::int64_t first, std::int64_t end) {
-    const PatternBound from = bound_of(mask, pattern, row, first);
-    const PatternBound to = bound_of(mask, pattern, row, end);
-    return sums.before(to.at).full - sums.before(from.at).full +
-           (to.turns - from.turns) * sums.before(to.whole_turn).full;
+    return sum_between(sums, bound_of(mask, pattern, row, first), bound_of(mask, pattern, row, end))
+        .full;
   };
   std::int64_t cells = 0;
   for (std::int64_t i = 0; missing_keys > 0 && i < run.num_rows; ++i) {

@@ -96,7 +96,8 @@ class Line {
   void add_pattern(std::int64_t row, const TileSegment& segment) {
     const TilePattern& pattern = mask_.patterns[static_cast<std::size_t>(segment.data_index)];
     const std::int64_t end = segment.end_tile;
-    PatternBound from = bound_of(mask_, pattern, row, segment.first_tile);
+    PatternRowWalk walk(mask_, pattern, row, segment.first_tile);
+    PatternBound from = walk.bound();
     const PatternTotals& turn = pattern_rows_.before(from.whole_turn);
     if (turn.full == pattern.num_cols) {
       touch(segment.first_tile, end);
@@ -110,14 +111,15 @@ class Line {
       if (first == c * tiles_per_char_ && first < inner_end &&
           tiles_per_char_ >= pattern.num_cols) {
         touch(first, inner_end);
-        from = bound_of(mask_, pattern, row, inner_end);
+        walk.advance(inner_end - first);
+        from = walk.bound();
         first = inner_end;
         continue;
       }
       const std::int64_t next = std::min((c + 1) * tiles_per_char_, end);
-      const PatternBound to = bound_of(mask_, pattern, row, next);
-      const PatternTotals tiles = pattern_rows_.before(to.at) - pattern_rows_.before(from.at) +
-                                  turn * (to.turns - from.turns);
+      walk.advance(next - first);
+      const PatternBound to = walk.bound();
+      const PatternTotals tiles = sum_between(pattern_rows_, from, to);
       if (tiles.full + tiles.partial > 0) touch(first, next);
       full_tiles_[static_cast<std::size_t>(c)] += tiles.full;
       from = to;

@@ -247,23 +247,21 @@ class Rasterizer {
     }
     const std::int64_t missing_rows = std::max<std::int64_t>((row + 1) * block_q - mask_.q_len, 0);
     const std::int64_t end = segment.end_tile;
-    PatternBound from = bound_of(mask_, pattern, row, segment.first_tile);
-    const auto tiles_to = [&](std::int64_t col) {
-      const PatternBound to = bound_of(mask_, pattern, row, col);
-      const PatternTotals tiles = pattern_rows_->before(to.at) - pattern_rows_->before(from.at) +
-                                  pattern_rows_->before(to.whole_turn) * (to.turns - from.turns);
-      from = to;
-      return tiles;
+    PatternRowWalk walk(mask_, pattern, row, segment.first_tile);
+    const auto next_tiles = [&](std::int64_t count) {
+      const PatternBound from = walk.bound();
+      walk.advance(count);
+      return sum_between(*pattern_rows_, from, walk.bound());
     };
     for (std::int64_t first = segment.first_tile; first < end;) {
       const std::int64_t x = first / tiles_per_pixel_;
       const std::int64_t next = std::min((x + 1) * tiles_per_pixel_, end);
       const std::int64_t missing_keys = std::max<std::int64_t>(next * block_kv - mask_.kv_len, 0);
       // A full tile in the last column has fewer keys, and all of them in the last row fewer rows.
-      const PatternTotals tiles = tiles_to(missing_keys > 0 ? next - 1 : next);
+      const PatternTotals tiles = next_tiles(next - first - (missing_keys > 0 ? 1 : 0));
       std::int64_t cells = tiles.cells - tiles.full * block_kv * missing_rows;
       if (missing_keys > 0) {
-        const PatternTotals last = tiles_to(next);
+        const PatternTotals last = next_tiles(1);
         cells += last.full > 0 ? (block_q - missing_rows) * (block_kv - missing_keys) : last.cells;
       }
       at(y, x) += cells;

@@ -4,11 +4,13 @@
 #include <bit>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <unordered_map>
 #include <utility>
 
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/segment_builder.hpp"
+#include "segment/pattern_bounds.hpp"
 #include "segment/uniform_runs.hpp"
 
 namespace fdma {
@@ -65,7 +67,8 @@ std::int64_t starts_in_panel(const SegmentMask& mask, std::int64_t panel) {
 }
 
 // Counts keys that are true in the first query row of a tile row and false in the row above it.
-// Tiles come as parts of equal cells (uniform_runs.hpp); each part costs one visit.
+// Tiles come as parts of equal cells (uniform_runs.hpp); each part costs one visit. Where a pattern
+// lies over or under another part, the counts repeat, and one period of them is added up.
 class BorderStarts {
  public:
   explicit BorderStarts(const SegmentMask& mask)
@@ -73,7 +76,7 @@ class BorderStarts {
         num_cols_(mask.num_tile_cols()),
         is_in_step_(row_period(mask.block) == 1),
         words_per_row_(ceil_div(std::int64_t{mask.block.block_kv}, std::int64_t{64})),
-        parts_(mask),
+        parts_(mask, UniformRuns::Patterns::kept),
         scratch_(static_cast<std::size_t>(mask.words_per_bitmap())) {
     edges_[kEmptyTiles].is_known = edges_[kFullTiles].is_known = true;
     edges_[kEmptyTiles].rows.assign(static_cast<std::size_t>(2 * words_per_row_), 0);
@@ -89,17 +92,19 @@ class BorderStarts {
     const std::int64_t num_rows = mask_.num_tile_rows();
     std::int64_t starts = 0, left_above = 0;  // rows left in the run of the row above
     for (std::int64_t r = 0; r < num_rows; ++r) {
-      max_parts -= 1 + std::ssize(above);
+      max_parts -= 1 + std::ssize(above) + kPartsPerPatternTile * std::exchange(tiles_visited_, 0);
       if (max_parts < 0) return {};
       const std::int64_t left = parts_.parts_of(static_cast<std::int32_t>(r), row) - 1;
-      const std::int64_t here = starts_between(above, row);
+      const std::int64_t here = starts_between(above, row, r);
       starts += here;
       // Rows of one run move in step: while no borders meet, the starts change linearly.
       const std::int64_t more =
-          is_in_step_ && left_above == left + 1 ? rows_in_step(above, row, left) : 0;
+          is_in_step_ && left_above == left + 1 && !has_pattern(above) && !has_pattern(row)
+              ? rows_in_step(above, row, left)
+              : 0;
       if (more > 1) {
         parts_.parts_of(static_cast<std::int32_t>(r + 1), below);
-        const std::int64_t change = starts_between(row, below) - here;
+        const std::int64_t change = starts_between(row, below, r + 1) - here;
         starts += more * here + change * (more * (more + 1) / 2);
         r += more;
         parts_.parts_of(static_cast<std::int32_t>(r), row);
@@ -116,7 +121,16 @@ class BorderStarts {
     bool is_known = false;
   };
 
-  std::int64_t starts_between(std::span<const UniformRun> above, std::span<const UniformRun> row) {
+  static constexpr std::int64_t kPartsPerPatternTile = 16;  // by time
+
+  static bool has_pattern(std::span<const UniformRun> parts) {
+    return std::any_of(parts.begin(), parts.end(),
+                       [](const UniformRun& part) { return part.source >= kFirstPattern; });
+  }
+
+  // `row` are the parts of tile row r, `above` those of the one before.
+  std::int64_t starts_between(std::span<const UniformRun> above, std::span<const UniformRun> row,
+                              std::int64_t r) {
     std::int64_t starts = 0;
     std::size_t next = 0;
     for (const UniformRun& part : row) {
@@ -128,14 +142,74 @@ class BorderStarts {
                                                          : above[next].first;
         const std::int64_t end = std::min(part.end, border);
         const TileSource over = is_under ? above[next].source : kEmptyTiles;
-        starts += (end - tile) * starts_under(over, part.source);
-        if (end == num_cols_ && part.source == kFullTiles && over != kFullTiles) {
+        if (over >= kFirstPattern || part.source >= kFirstPattern) {
+          starts += starts_of_pattern(over, part.source, r, tile, end);
+        } else {
+          starts += (end - tile) * starts_under(over, part.source);
+        }
+        if (end == num_cols_ && tile_at(part.source, r, end - 1) == kFullTiles &&
+            tile_at(over, r - 1, end - 1) != kFullTiles) {
           starts -= num_cols_ * mask_.block.block_kv - mask_.kv_len;  // keys that do not exist
         }
         tile = end;
       }
     }
     return starts;
+  }
+
+  TileSource tile_at(TileSource source, std::int64_t r, std::int64_t col) const {
+    return source < kFirstPattern ? source : parts_.tile_of_pattern(source, r, col);
+  }
+
+  // Columns [first, end) of tile row r, where it or the row above has a pattern.
+  std::int64_t starts_of_pattern(TileSource over, TileSource source, std::int64_t r,
+                                 std::int64_t first, std::int64_t end) {
+    const auto place_of = [&](TileSource pattern, std::int64_t row, std::int64_t col) {
+      PatternPlace place;
+      if (pattern < kFirstPattern) return place;
+      const TilePattern& p = mask_.patterns[pattern - kFirstPattern];
+      place.num_cols = p.num_cols;
+      place.row = row % p.num_rows;
+      place.col = col - p.skew * row;
+      place.col -= floor_quotient(place.col, p.num_cols) * p.num_cols;
+      return place;
+    };
+    const auto starts_at = [&](std::int64_t col) {
+      return starts_under(tile_at(over, r - 1, col), tile_at(source, r, col));
+    };
+    PatternPlace below = place_of(source, r, first), above = place_of(over, r - 1, first);
+    const std::int64_t period = std::lcm(below.num_cols, above.num_cols);
+    // Sums are kept from where the pattern below (or, if there is none, the one above) begins.
+    const std::int64_t behind = source < kFirstPattern ? above.col : below.col;
+    below = place_of(source, r, first - behind);
+    above = place_of(over, r - 1, first - behind);
+    if (num_period_starts_ > kMostPeriodStarts) {
+      period_starts_.clear();
+      num_period_starts_ = 0;
+    }
+    auto& [visited, sums] = period_starts_[{over, source, above.row, below.row, above.col}];
+    std::int64_t starts = 0;
+    if (sums.empty()) {
+      // Short stretches are visited until they add up to a period.
+      if (end - first + visited < period) {
+        for (std::int64_t col = first; col < end; ++col) starts += starts_at(col);
+        visited += end - first;
+        tiles_visited_ += end - first;
+        return starts;
+      }
+      sums.reserve(static_cast<std::size_t>(period) + 1);
+      for (std::int64_t i = 0; i < period; ++i) {
+        sums.push_back(starts);
+        starts += starts_at(first - behind + i);
+      }
+      sums.push_back(starts);
+      num_period_starts_ += period + 1;
+      tiles_visited_ += period;
+    }
+    const auto sum_before = [&](std::int64_t i) {
+      return i / period * sums.back() + sums[static_cast<std::size_t>(i % period)];
+    };
+    return sum_before(end - first + behind) - sum_before(behind);
   }
 
   // The number of the next rows, at most `most`, in which all borders of a row and of the one above
@@ -188,6 +262,13 @@ class BorderStarts {
     return edges.rows.data();
   }
 
+  // Where a tile lies in a pattern; a part that is none has one column.
+  struct PatternPlace {
+    std::int64_t num_cols = 1;
+    std::int64_t row = 0;
+    std::int64_t col = 0;
+  };
+
   const SegmentMask& mask_;
   const std::int64_t num_cols_;
   const bool is_in_step_;  // the rows of a run follow one another
@@ -195,6 +276,16 @@ class BorderStarts {
   UniformRuns parts_;
   std::vector<std::uint64_t> scratch_;
   std::unordered_map<TileSource, Edges> edges_;
+  // Sums over a period of the parts above and below, by both, their pattern rows and the pattern
+  // column of the one above.
+  static constexpr std::int64_t kMostPeriodStarts = std::int64_t{1} << 22;
+  std::int64_t num_period_starts_ = 0;
+  struct PeriodStarts {
+    std::int64_t visited = 0;  // tiles, before there were sums
+    std::vector<std::int64_t> sums;
+  };
+  std::map<std::array<std::int64_t, 5>, PeriodStarts> period_starts_;
+  std::int64_t tiles_visited_ = 0;  // of patterns, since they were last counted
   std::vector<std::pair<std::int64_t, std::int64_t>> borders_;  // tile, step
 };
 
@@ -217,8 +308,13 @@ void add(TileCounts& sum, const TileCounts& counts, std::int64_t times) {
 // reaches.
 std::vector<char> bitmaps_in_use(const SegmentMask& mask) {
   std::vector<char> is_used(static_cast<std::size_t>(mask.num_bitmaps()), !mask.has_patterns());
-  std::vector<char> is_done(mask.pattern_offsets.size(), 0);  // pattern rows of which all are seen
   if (!mask.has_patterns()) return is_used;
+  // Differences of the number of tile rows that reach an entry of PatternRowSums.
+  std::vector<std::int64_t> steps(mask.pattern_tiles.size() + mask.pattern_offsets.size());
+  const auto reach = [&](std::size_t first, std::size_t end) {
+    ++steps[first];
+    --steps[end];
+  };
   for (const TileRun& run : mask.runs) {
     for (std::int64_t s = 0; s < run.num_segments; ++s) {
       const TileSegment& segment = mask.segments[static_cast<std::size_t>(run.first_segment + s)];
@@ -226,24 +322,29 @@ std::vector<char> bitmaps_in_use(const SegmentMask& mask) {
       if (segment.kind == SegmentKind::bitmap) is_used[data_index] = 1;
       if (segment.kind != SegmentKind::pattern) continue;
       const TilePattern& pattern = mask.patterns[data_index];
-      std::int64_t rows_left = pattern.num_rows;  // a bound for the pattern rows that are not done
-      for (std::int64_t i = 0; i < run.num_rows && rows_left > 0; ++i) {
-        const auto row = static_cast<std::int32_t>(run.first_row + i * run.row_stride);
-        char& done = is_done[static_cast<std::size_t>(pattern.first_row + row % pattern.num_rows)];
-        if (done != 0) continue;
-        const std::int64_t first = segment.first_tile + i * segment.step_first;
-        const std::int64_t end = segment.end_tile + i * segment.step_end;
-        const std::int64_t turn_end = std::min(end, first + pattern.num_cols);
-        mask.pattern_row(segment.data_index, row)
-            .for_each_tile(static_cast<std::int32_t>(first), static_cast<std::int32_t>(turn_end),
-                           [&](std::int32_t, std::int32_t bitmap) {
-                             if (bitmap != kFullTile) is_used[static_cast<std::size_t>(bitmap)] = 1;
-                           });
-        if (end - first >= pattern.num_cols) {
-          done = 1;
-          --rows_left;
+      for (std::int64_t i = 0; i < run.num_rows; ++i) {
+        const std::int64_t row = run.first_row + i * run.row_stride;
+        const PatternBound from =
+            bound_of(mask, pattern, row, segment.first_tile + i * segment.step_first);
+        const PatternBound to =
+            bound_of(mask, pattern, row, segment.end_tile + i * segment.step_end);
+        if (from.turns == to.turns) {
+          reach(from.at, to.at);
+          continue;
         }
+        reach(from.at, from.whole_turn);
+        reach(to.first, to.at);
+        if (to.turns - from.turns > 1) reach(from.first, from.whole_turn);
       }
+    }
+  }
+  for (std::size_t row = 0; row + 1 < mask.pattern_offsets.size(); ++row) {
+    std::int64_t reached = 0;
+    for (auto t = static_cast<std::size_t>(mask.pattern_offsets[row]);
+         t < static_cast<std::size_t>(mask.pattern_offsets[row + 1]); ++t) {
+      reached += steps[t + row];
+      const std::int32_t bitmap = mask.pattern_tiles[t].bitmap;
+      if (reached > 0 && bitmap != kFullTile) is_used[static_cast<std::size_t>(bitmap)] = 1;
     }
   }
   return is_used;
@@ -319,7 +420,6 @@ std::int64_t count_query_intervals(const SegmentMask& mask) {
 std::optional<std::int64_t> count_query_intervals(const SegmentMask& mask, std::int64_t max_parts) {
   if (!mask.column_offsets.empty()) return static_cast<std::int64_t>(mask.column_intervals.size());
   if (mask.q_len == 0) return 0;
-  if (mask.has_patterns()) return count_query_intervals(expand_patterns(mask), max_parts);
   std::vector<std::int64_t> in_bitmap(static_cast<std::size_t>(mask.num_bitmaps()));
   for (std::size_t i = 0; i < in_bitmap.size(); ++i) {
     in_bitmap[i] = starts_in_bitmap(mask.bitmap(static_cast<std::int64_t>(i)), mask.block);
@@ -328,6 +428,9 @@ std::optional<std::int64_t> count_query_intervals(const SegmentMask& mask, std::
   for (std::size_t i = 0; i < in_panel.size(); ++i) {
     in_panel[i] = starts_in_panel(mask, static_cast<std::int64_t>(i));
   }
+  const PatternRowSums<std::int64_t> in_pattern_rows(mask, [&](const PatternTile& tile) {
+    return tile.bitmap == kFullTile ? 0 : in_bitmap[static_cast<std::size_t>(tile.bitmap)];
+  });
   std::int64_t intervals = 0;
   for (const TileRun& run : mask.runs) {
     for (std::int64_t s = 0; s < run.num_segments; ++s) {
@@ -337,6 +440,8 @@ std::optional<std::int64_t> count_query_intervals(const SegmentMask& mask, std::
         intervals += tiles_in_run(run, segment) * in_bitmap[data_index];
       } else if (segment.kind == SegmentKind::rows) {
         intervals += run.num_rows * in_panel[data_index];
+      } else if (segment.kind == SegmentKind::pattern) {
+        intervals += sum_of_pattern_segment(mask, in_pattern_rows, run, segment);
       }
     }
   }
