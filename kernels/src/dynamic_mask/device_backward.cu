@@ -26,6 +26,7 @@ Result<AttentionPlan> plan_of(const DynamicMaskSpec& spec, const TopkRows& rows,
   options.backend = Backend::sm90;
   options.direction = Direction::backward;
   options.columns = ColumnMode::scan;
+  options.profile = spec.profile;
   const BlockShape tile{kSm90TileRows, kSm90TileKeys};
   const ScoreSpec score = score_of(spec.bias);
   if (is_all) {

@@ -109,8 +109,10 @@ Result<std::unique_ptr<DynamicMaskAttention::Impl>> prepare(DynamicMaskSpec spec
     rows.masks.clear();
   } else {
     const ScoreSpec score = dynamic_mask::score_of(impl->spec.bias);
+    PlanOptions options;
+    options.profile = impl->spec.profile;
     FDMA_TRY(const AttentionPlan plan,
-             make_plan(full_mask(impl->spec.shape, {128, 128}), impl->spec.shape, score));
+             make_plan(full_mask(impl->spec.shape, {128, 128}), impl->spec.shape, score, options));
     static_cast<void>(plan);
   }
   return Result<std::unique_ptr<DynamicMaskAttention::Impl>>(std::move(impl));

@@ -168,6 +168,7 @@ Result<void> run_on_host(const DynamicMaskSpec& spec, const TopkRows& rows,
   const BlockMask mask = mask_of_kept(spec.shape, kept);
   PlanOptions forward;
   forward.num_threads = options.num_threads;
+  forward.profile = spec.profile;
   FDMA_TRY(const AttentionPlan plan, make_plan(mask, spec.shape, score_of(spec.bias), forward));
   return attention_forward(plan, attention_tensors(spec, tensors, scores), options);
 }
@@ -181,6 +182,7 @@ Result<void> backward_on_host(const DynamicMaskSpec& spec, const TopkRows& rows,
   PlanOptions backward;
   backward.direction = Direction::backward;
   backward.num_threads = options.num_threads;
+  backward.profile = spec.profile;
   FDMA_TRY(const AttentionPlan plan, make_plan(mask_of_kept(spec.shape, std::move(kept)),
                                                spec.shape, score_of(spec.bias), backward));
   std::vector<float> memory;

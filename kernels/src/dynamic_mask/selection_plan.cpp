@@ -226,6 +226,7 @@ Result<SelectionPlan> plan_selection(const DynamicMaskSpec& spec, const TopkRows
   const ScoreSpec score = score_of(spec.bias);
   PlanOptions options;
   options.backend = Backend::sm90;
+  options.profile = spec.profile != nullptr ? spec.profile : default_profile(options.backend);
   const bool is_all =
       !spec.drops_zero_scores && shows_at_most(rooms_of(rows, spec.w, kSm90TileRows), spec.w);
   if (spec.reading == SelectionReading::all && !is_all) {
@@ -245,8 +246,8 @@ Result<SelectionPlan> plan_selection(const DynamicMaskSpec& spec, const TopkRows
   options.split = SplitMode::never;
   options.pack = PackMode::never;
   FDMA_TRY(made.plan, make_plan(full_mask(spec.shape, tile), spec.shape, score, options));
-  FDMA_TRY(const CostModel costs, cost_model(*default_profile(options.backend), spec.shape,
-                                             Direction::forward, tile, score));
+  FDMA_TRY(const CostModel costs,
+           cost_model(*options.profile, spec.shape, Direction::forward, tile, score));
   Choice choice = choose(spec, rows, costs);
   AttentionPlan& plan = made.plan;
   SegmentPlan& segments = plan.form.emplace<SegmentPlan>();

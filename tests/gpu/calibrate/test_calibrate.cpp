@@ -57,6 +57,25 @@ TEST_F(CalibrateSm90, GivesAWholeProfile) {
   EXPECT_GT(index_tile_us, 0.9 * full_us);
   EXPECT_LT(index_tile_us, 2 * full_us);
   EXPECT_EQ(*profile_from_json(to_json(*profile)), *profile);
+  // What plans add to their work tiles.
+  EXPECT_FALSE(kernel.is_assumed);
+  EXPECT_GT(kernel.combine_us + kernel.combine_row_us + tile.split_us, 0);
+  EXPECT_LT(kernel.combine_us, 50);
+  EXPECT_GT(kernel.move_us + kernel.moved_key_us, 0);
+  EXPECT_LT(kernel.move_us, 50);
+  EXPECT_GT(kernel.list_launch_us, 1);
+  EXPECT_LT(kernel.list_launch_us, 100);
+}
+
+TEST_F(CalibrateSm90, MeasuresTheSharesOfGradients) {
+  options_.directions = {Direction::backward};
+  const Result<DeviceProfile> profile = calibrate(options_);
+  ASSERT_TRUE(profile) << profile.error().message;
+  const KernelCosts& kernel = profile->kernels.front();
+  EXPECT_FALSE(kernel.is_assumed);
+  EXPECT_LT(kernel.ordered_share, 0.5);
+  EXPECT_GT(kernel.correction_share, 0.2);
+  EXPECT_LT(kernel.correction_share, 1);
 }
 
 TEST_F(CalibrateSm90, StopsWhenItIsCancelled) {

@@ -112,14 +112,6 @@ Status check_range(const FileTensor& tensor, std::string_view what, std::int64_t
                                    low, high, got, to_string(tensor.spec)));
 }
 
-/// A plan is made by the costs of the device that it runs on, or of the default one.
-Status check_device(const PlanOptions& options) {
-  if (options.profile == nullptr || options.profile->backend == options.backend) return Nothing{};
-  return usage_failure(fmt::format("--device: {} is a profile for {}, but {} computes",
-                                   options.profile->name, to_string(options.profile->backend),
-                                   to_string(options.backend)));
-}
-
 }  // namespace
 
 std::string_view to_string(TensorLayout layout) {
@@ -247,6 +239,13 @@ OptionSpec columns_option() {
               "the live keys, reorder the keys by their live ranges, or what costs least (the "
               "default, automatic).",
           .choices = {"automatic", "scan", "gather", "reorder"}};
+}
+
+Status check_device(const PlanOptions& options) {
+  if (options.profile == nullptr || options.profile->backend == options.backend) return Nothing{};
+  return usage_failure(fmt::format("--device: {} is a profile for {}, but {} computes",
+                                   options.profile->name, to_string(options.profile->backend),
+                                   to_string(options.backend)));
 }
 
 OptionSpec plan_device_option() {

@@ -49,6 +49,9 @@ std::vector<OptionSpec> random_options();
 Status check_no_random_options(const Arguments& arguments);
 OptionSpec tile_option();
 OptionSpec backend_option();
+/// Usage failure unless plans are made by the costs of the device that they run on, or of the
+/// default one.
+Status check_device(const PlanOptions& options);
 /// --device of run and bench.
 OptionSpec plan_device_option();
 OptionSpec plan_form_option();

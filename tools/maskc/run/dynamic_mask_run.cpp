@@ -105,7 +105,7 @@ Outcome<SelectionChoice> selection_choice(const Arguments& arguments) {
     return usage_failure(fmt::format("--{}: expected --keep-window beside it", option));
   }
   if (choice.w == 0) return choice;
-  for (const char* option : {"tile", "plan-form", "dump", "device"}) {
+  for (const char* option : {"tile", "plan-form", "dump"}) {
     if (!arguments.has(option)) continue;
     return usage_failure(fmt::format(
         "--{}: not together with --keep-window, whose plan is made in the call", option));
@@ -128,12 +128,16 @@ Outcome<DynamicMaskCall> DynamicMaskCall::make(const SelectionChoice& choice,
   spec.w = choice.w;
   spec.bias = choice.bias;
   spec.backend = plans.options.backend;
+  spec.profile = plans.options.profile;
+  FDMA_TRY_VOID(check_device(plans.options));
   FDMA_TRY_VOID(set_among(among, spec));
   const std::vector<ColumnIntervals> masks = spec.masks;
   const std::vector<std::int32_t> mask_of = spec.mask_of;
   Result<DynamicMaskAttention> made = DynamicMaskAttention::make(spec);
   if (!made && plans.is_auto && made.error().code == ErrorCode::unsupported) {
-    spec.backend = Backend::cpu;
+    PlanOptions on_cpu = plans.options;
+    spec.backend = on_cpu.backend = Backend::cpu;
+    FDMA_TRY_VOID(check_device(on_cpu));
     made = DynamicMaskAttention::make(spec);
   }
   if (!made) return std::move(made).error();

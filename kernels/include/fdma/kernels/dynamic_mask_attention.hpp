@@ -20,6 +20,8 @@
 
 namespace fdma {
 
+struct DeviceProfile;
+
 /// What is added to the logit of a kept key. Keys are ranked by the same number.
 enum class ScoreBias : std::uint8_t {
   exp,   ///< exp(A softplus(dt)), or scores as they are given
@@ -54,6 +56,9 @@ struct DynamicMaskSpec {
   Backend backend = Backend::cpu;
   /// sm90 only; `all` is an error where it does not hold.
   SelectionReading reading = SelectionReading::automatic;
+  /// The device whose costs decide how the selection is read (cpu: by the plan of each call); null:
+  /// the default_profile of the backend.
+  std::shared_ptr<const DeviceProfile> profile;
   /// Also prepares what `backward` needs.
   bool has_gradients = false;
 };

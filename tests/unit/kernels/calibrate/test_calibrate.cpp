@@ -122,6 +122,18 @@ TEST(Calibrate, MeasuresAProfileThatPredicts) {
   EXPECT_EQ(*profile_from_json(to_json(*profile)), *profile);
 }
 
+TEST(Calibrate, MeasuresTheCorrectionPassOfGradients) {
+  CalibrateOptions options = small_options();
+  options.directions = {Direction::backward};
+  const Result<DeviceProfile> profile = calibrate(options);
+  ASSERT_TRUE(profile) << profile.error().message;
+  ASSERT_EQ(profile->kernels.size(), 1U);
+  // Two of five products once more. A busy machine scatters.
+  EXPECT_GT(profile->kernels[0].correction_share, 0.1);
+  EXPECT_LT(profile->kernels[0].correction_share, 1.5);
+  EXPECT_FALSE(profile->kernels[0].is_assumed);
+}
+
 TEST(Calibrate, StopsWhenItIsCancelled) {
   CalibrateOptions options = small_options();
   const std::atomic<bool> is_cancelled = true;

@@ -2,11 +2,13 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "backend/backend_dynamic_mask_case.hpp"
 #include "dynamic_mask/device_kv_worklist.hpp"
 #include "dynamic_mask/kv_index_list_room.hpp"
 #include "dynamic_mask/selection_plan.hpp"
+#include "fdma/kernels/device_profile.hpp"
 #include "fdma/kernels/device_topk.hpp"
 #include "plan/plan_forms.hpp"
 
@@ -86,6 +88,27 @@ SelectionPlan planned(const DynamicMaskSpec& spec) {
   auto made = dynamic_mask::plan_selection(spec, rows);
   EXPECT_TRUE(made) << made.error().message;
   return made ? *std::move(made) : SelectionPlan{};
+}
+
+TEST(PlanSelection, IsMadeByTheCostsOfTheProfile) {
+  DynamicMaskSpec spec = spec_of(16384, 819, 8, 8);
+  EXPECT_EQ(planned(spec).plan.report.profile, "h200");
+  DeviceProfile dear = *shipped_profile("h100");
+  spec.profile = std::make_shared<const DeviceProfile>(dear);
+  EXPECT_EQ(planned(spec).plan.report.profile, "h100");
+  EXPECT_EQ(planned(spec).reading, SelectionReading::gather);
+  for (KernelCosts& kernel : dear.kernels) kernel.list_launch_us = 1e6;
+  spec.profile = std::make_shared<const DeviceProfile>(dear);
+  EXPECT_EQ(planned(spec).reading, SelectionReading::scan);
+  spec.shape.k_dtype = DType::float32;
+  spec.profile = std::make_shared<const DeviceProfile>(*shipped_profile("cpu"));
+  spec.shape.q_dtype = spec.shape.v_dtype = spec.shape.out_dtype = DType::float32;
+  spec.backend = Backend::cpu;
+  EXPECT_TRUE(DynamicMaskAttention::make(spec));
+  spec.profile = std::make_shared<const DeviceProfile>(dear);
+  const auto refused = DynamicMaskAttention::make(spec);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, ::testing::HasSubstr("device profile 'h100' has no costs"));
 }
 
 TEST(PlanSelection, LongRowsAreGatheredShortOnesScanned) {
