@@ -29,7 +29,7 @@ struct Arguments {
   Operand q, k, v;
   const float* bias;  ///< null if there is none
   std::int64_t bias_batch_stride, bias_head_stride;
-  double softmax_scale;
+  double softmax_scale, softcap;
   int head_dim, head_dim_v;
   int group_size;
   const int* kv_lens;
@@ -92,6 +92,10 @@ __global__ void __launch_bounds__(kThreads)
           static_cast<Real>(static_cast<float>(q[d])) * static_cast<Real>(static_cast<float>(k[d]));
     }
     Real logit = static_cast<Real>(arguments.softmax_scale) * sum;
+    if (arguments.softcap != 0) {
+      const Real cap = static_cast<Real>(arguments.softcap);
+      logit = cap * tanh(logit / cap);
+    }
     if (arguments.bias != nullptr) {
       logit +=
           arguments
@@ -164,6 +168,7 @@ ReferenceRows reference_on_device(const ReferenceProblem& problem) {
   arguments.bias_batch_stride = bias.strides[0];
   arguments.bias_head_stride = bias.strides[1];
   arguments.softmax_scale = problem.softmax_scale;
+  arguments.softcap = problem.softcap;
   arguments.head_dim = shape.head_dim;
   arguments.head_dim_v = shape.head_dim_v;
   arguments.group_size = shape.group_size();

@@ -15,8 +15,8 @@ const BackendTraits& traits() {
       .needs_16_bits = true,
       .head_dim_multiple = 8,
       .max_gather_head_dim = 128,
-      .forward_score = {.key_bias = true},
-      .backward_score = {.key_bias = true},
+      .forward_score = {.softcap = true, .key_bias = true},
+      .backward_score = {.softcap = true, .key_bias = true},
       .bitmap_order = BitmapOrder::thread_fragments,
       .packs_heads = true,
       .split_workers = kSm90Workers,
@@ -26,7 +26,7 @@ const BackendTraits& traits() {
       .profile = "h200",
       .copies_permuted_keys = true,
       .has_query_passes = true,
-      .backward_head_dim = backward_dim,
+      .backward_head_dim = [](const AttentionShape& shape) { return backward_dim(shape); },
   };
   return the_traits;
 }

@@ -12,11 +12,20 @@
 //   kNeedsPlaces  logit, gradient or finish_row asks for the place of a cell or a row
 //   kAddsInOrder  instances for it follow the accumulation order of deterministic calls where dQ is
 //                 added from registers
-//   logit(product, scale_log2, offset, place)   the logit in powers of two plus `offset`, which
-//                 holds the key's bias and, in the backward pass, minus the logsumexp of the row
-//   gradient(gradient, place)   the gradient of the scaled product from that of the logit
-//   finish_row(sum, maximum_log2, place)        the sum of the row's exponentials, which refer to
-//                 maximum_log2, as it divides the output
+//   kBends        the product is bent before the logit is made of it (bent, slope). Its biases are
+//                 no terms of the product
+//   Arguments     what the functions need of a call, made by arguments(ScoreNumbers). The kernels'
+//                 parameters derive from it, so that an empty one takes no room
+//   bent(product, arguments)    what logit takes in place of the product
+//   slope(bent, arguments)      its derivative over that of the product times the scale, in [0, 1].
+//                 The backward pass keeps it in the lowest bits of the weight (with_slope)
+//   logit(bent, scale_log2, offset, arguments, place)   the logit in powers of two plus `offset`,
+//                 which holds the key's bias and, in the backward pass, minus the logsumexp of the
+//                 row
+//   gradient(gradient, arguments, place)   the gradient of the scaled product from that of the
+//                 logit, times the slope where the score bends
+//   finish_row(sum, maximum_log2, arguments, place)     the sum of the row's exponentials, which
+//                 refer to maximum_log2, as it divides the output
 //
 // A weight has
 //   kNeedsPlaces
@@ -30,7 +39,10 @@
 
 #include <cstdint>
 
+#include "cuda/policies.hpp"
 #include "ptx/addresses.cuh"
+#include "ptx/arithmetic.cuh"
+#include "ptx/warpgroup.cuh"
 
 namespace fdma::gpu {
 
@@ -42,19 +54,23 @@ struct CellPlace {
 /// The product times a positive scale.
 struct LinearScore {
   static constexpr bool kIsLinear = true, kAddsKeyBias = false, kNeedsPlaces = false,
-                        kAddsInOrder = false;
+                        kAddsInOrder = false, kBends = false;
+
+  struct Arguments {};
+  static Arguments arguments(const ScoreNumbers&) { return {}; }
 
   template <class Place>
   __device__ __forceinline__ static float logit(float product, float scale_log2, float offset,
-                                                const Place&) {
+                                                const Arguments&, const Place&) {
     return fmaf(product, scale_log2, offset);
   }
-  template <class Place>
-  __device__ __forceinline__ static float gradient(float gradient, const Place&) {
+  template <class Given, class Place>
+  __device__ __forceinline__ static float gradient(float gradient, const Given&, const Place&) {
     return gradient;
   }
-  template <class Place>
-  __device__ __forceinline__ static float finish_row(float sum, float, const Place&) {
+  template <class Given, class Place>
+  __device__ __forceinline__ static float finish_row(float sum, float, const Given&,
+                                                     const Place&) {
     return sum;
   }
 };
@@ -63,6 +79,57 @@ struct LinearScore {
 struct KeyBiasScore : LinearScore {
   static constexpr bool kIsLinear = false, kAddsKeyBias = true, kAddsInOrder = true;
 };
+
+/// tanh(x) with relative error below 4e-6: 1 - 2 / (1 + e^2x), and near 0, where that loses digits, a
+/// Taylor polynomial of degree 5. tanh.approx.f32 takes one instruction for these, but its
+/// error of 2^-11 would be that of lse.
+__device__ __forceinline__ float tanh_of(float x) {
+  constexpr float kTwoLog2E = 2.88539008177792681472f;
+  const float square = x * x;
+  const float series = fmaf(x * square, fmaf(square, 2.0f / 15.0f, -1.0f / 3.0f), x);
+  const float ratio =
+      fmaf(-2.0f, ptx::reciprocal_approx(1.0f + ptx::exp2_approx(x * kTwoLog2E)), 1.0f);
+  return fabsf(x) < 0.1f ? series : ratio;
+}
+
+/// cap * tanh(x / cap) of the product times any scale, plus a bias of the key where the call has
+/// one.
+struct SoftcapScore : KeyBiasScore {
+  static constexpr bool kBends = true;
+
+  struct Arguments {
+    float scale_by_cap;  ///< softmax scale / cap
+    float cap_log2;      ///< cap times log2(e)
+  };
+  static Arguments arguments(const ScoreNumbers& of) {
+    constexpr float kLog2E = 1.44269504088896340736f;
+    return {of.softmax_scale / of.softcap, of.softcap * kLog2E};
+  }
+
+  __device__ __forceinline__ static float bent(float product, const Arguments& arguments) {
+    return tanh_of(product * arguments.scale_by_cap);
+  }
+  __device__ __forceinline__ static float slope(float bent, const Arguments&) {
+    return fmaf(-bent, bent, 1.0f);
+  }
+  template <class Place>
+  __device__ __forceinline__ static float logit(float bent, float, float offset,
+                                                const Arguments& arguments, const Place&) {
+    return fmaf(bent, arguments.cap_log2, offset);
+  }
+};
+
+/// A weight whose 11 lowest bits hold a slope of [0, 1] in steps of 2^-10, because there is no
+/// register for it. It differs from the weight by at most 2^-12 of it, by less than 2^-12.9 where
+/// the slope is near 1.
+__device__ __forceinline__ float with_slope(float weight, float slope) {
+  const std::uint32_t steps = __float_as_uint(fmaf(slope, 0x1p10f, 0x1p23f));
+  return __uint_as_float((__float_as_uint(weight) & ~0x7FFu) | (steps & 0x7FFu));
+}
+__device__ __forceinline__ float slope_in(float weight) {
+  return fmaf(__uint_as_float((__float_as_uint(weight) & 0x7FFu) | 0x4B000000u), 0x1p-10f,
+              -0x1p13f);
+}
 
 struct NoWeight {
   static constexpr bool kNeedsPlaces = false;
@@ -76,11 +143,18 @@ struct NoWeight {
 template <class Score, class Weight>
 inline constexpr bool kAsksForPlaces = Score::kNeedsPlaces || Weight::kNeedsPlaces;
 
+/// The parameters of a kernel for a score.
+template <class Params, class Score>
+struct WithArguments : Params, Score::Arguments {
+  __device__ __forceinline__ const typename Score::Arguments& arguments() const { return *this; }
+};
+
 /// Turns the products of a step into logits. `biases` is the shared address of the bias of the
 /// thread's first column; place_of(i, column) is the place of a cell of the thread's row i, with
 /// columns counted from its first one.
 template <class Score, int kCount, class PlaceOf>
 __device__ __forceinline__ void apply_score(float (&s)[kCount], float scale_log2,
+                                            const typename Score::Arguments& arguments,
                                             std::uint32_t biases, const PlaceOf& place_of) {
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
@@ -91,7 +165,8 @@ __device__ __forceinline__ void apply_score(float (&s)[kCount], float scale_log2
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float& x = s[4 * j + 2 * i + e];
-        x = Score::logit(x, scale_log2, e == 0 ? bias.x : bias.y,
+        if constexpr (Score::kBends) x = Score::bent(x, arguments);
+        x = Score::logit(x, scale_log2, e == 0 ? bias.x : bias.y, arguments,
                          [&] { return place_of(i, 8 * j + e); });
       }
     }

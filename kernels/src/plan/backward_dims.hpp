@@ -1,15 +1,19 @@
 // Head sizes of the backward kernels, for host code with and without CUDA.
 #pragma once
 
+#include <span>
+
 #include "fdma/formats/attention_shape.hpp"
+#include "fdma/formats/score_spec.hpp"
 
 namespace fdma::sm90 {
 
 /// The kernel's head sizes. A plan is computed with the smallest one that holds both its head
-/// sizes.
-inline constexpr int kBackwardDims[] = {64, 128, 256};
-inline int backward_dim(const AttentionShape& shape) {
-  for (const int dim : kBackwardDims) {
+/// sizes. With a softcap the kernel of 64 has too few registers.
+inline constexpr int kBackwardDims[] = {64, 128, 256}, kSoftcapBackwardDims[] = {128, 256};
+inline int backward_dim(const AttentionShape& shape, const ScoreSpec& score = {}) {
+  for (const int dim : score.softcap ? std::span<const int>(kSoftcapBackwardDims)
+                                     : std::span<const int>(kBackwardDims)) {
     if (shape.head_dim <= dim && shape.head_dim_v <= dim) return dim;
   }
   return kMaxHeadDim;

@@ -1,5 +1,5 @@
-// Arithmetic for which C++ has no expression, one instruction per function (PTX ISA: shl, rcp,
-// lg2).
+// Arithmetic for which C++ has no expression, one instruction per function (PTX ISA: shl, mul,
+// rcp, lg2).
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,13 @@ __device__ __forceinline__ std::uint32_t shift_left(std::uint32_t value, std::ui
   std::uint32_t shifted;
   asm("shl.b32 %0, %1, %2;" : "=r"(shifted) : "r"(value), "r"(count));
   return shifted;
+}
+
+/// a * b, in which subnormal numbers count as 0.
+__device__ __forceinline__ float multiply_ftz(float a, float b) {
+  float product;
+  asm("mul.ftz.f32 %0, %1, %2;" : "=f"(product) : "f"(a), "f"(b));
+  return product;
 }
 
 /// Returns 1 / x with an error of 1 ulp; subnormal numbers count as 0.

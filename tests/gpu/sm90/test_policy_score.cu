@@ -13,18 +13,23 @@ using gpu_test::CellRules;
 using gpu_test::PolicyCase;
 using gpu_test::PolicyErrors;
 
-constexpr float kSlope = 0.01F;  // of head 0; head h has (h + 1) times as much
+constexpr float kSlope = 0.01F;  // of head 0; head h has (h + 1) times as much. An argument
 
 struct SlopedScore : gpu::LinearScore {
   static constexpr bool kIsLinear = false, kNeedsPlaces = true;
 
+  struct Arguments {
+    float slope;
+  };
+  static Arguments arguments(const gpu::ScoreNumbers&) { return {kSlope}; }
+
   template <class Place>
   __device__ __forceinline__ static float logit(float product, float scale_log2, float offset,
-                                                const Place& place) {
+                                                const Arguments& arguments, const Place& place) {
     constexpr float kLog2E = 1.44269504088896340736f;
     const gpu::CellPlace cell = place();
     const auto distance = static_cast<float>((cell.head + 1) * (cell.key - cell.query));
-    return fmaf(product, scale_log2, fmaf(kSlope * kLog2E, distance, offset));
+    return fmaf(product, scale_log2, fmaf(arguments.slope * kLog2E, distance, offset));
   }
 };
 

@@ -14,6 +14,7 @@
 #include <iterator>
 #include <span>
 #include <string>
+#include <type_traits>
 
 #include "call/backward_call.hpp"
 #include "cuda/device_plan.hpp"
@@ -35,8 +36,9 @@ template <class T, class Score, class Reader, int kDim>
 constexpr BackwardKernel kernel() {
   constexpr int kStepQueries = BackwardLayout<kDim, kDim>::kStepQueries;
   // The shifts' kernel is general.
+  using ShiftScore = std::conditional_t<std::is_same_v<Score, LinearScore>, KeyBiasScore, Score>;
   constexpr auto kShifts =
-      launch_backward<T, KeyBiasScore, NoWeight, Reader, Gradients::shifts, kDim, kDim>;
+      launch_backward<T, ShiftScore, NoWeight, Reader, Gradients::shifts, kDim, kDim>;
   if constexpr (kDim > 128) {
     return {kDim,
             kStepQueries,
@@ -57,11 +59,20 @@ constexpr BackwardKernel kKernels[] = {
 #include "sm90/instances.def"
 };
 
+template <class T, class Reader>
+constexpr BackwardKernel kSoftcapKernels[] = {
+#define FDMA_SM90_SOFTCAP_BACKWARD(dim) kernel<T, SoftcapScore, Reader, dim>(),
+#include "sm90/instances.def"
+};
+
 // What the planner takes for the head sizes of the kernels.
-static_assert(std::equal(std::begin(kBackwardDims), std::end(kBackwardDims),
-                         std::begin(kKernels<__half, LinearScore, KeyTiles>),
-                         std::end(kKernels<__half, LinearScore, KeyTiles>),
-                         [](int dim, const BackwardKernel& each) { return dim == each.dim; }));
+template <std::size_t kCount>
+constexpr bool have_dims(const BackwardKernel (&kernels)[kCount], const int (&dims)[kCount]) {
+  return std::equal(std::begin(dims), std::end(dims), std::begin(kernels),
+                    [](int dim, const BackwardKernel& each) { return dim == each.dim; });
+}
+static_assert(have_dims(kKernels<__half, LinearScore, KeyTiles>, kBackwardDims) &&
+              have_dims(kSoftcapKernels<__half, KeyTiles>, kSoftcapBackwardDims));
 
 template <class T, class Score>
 std::span<const BackwardKernel> kernels_for(bool has_worklist) {
@@ -69,11 +80,21 @@ std::span<const BackwardKernel> kernels_for(bool has_worklist) {
   return kKernels<T, Score, KeyTiles>;
 }
 
-// `is_linear`: LinearScore will do.
 template <class T>
-const BackwardKernel& kernel_for(int dim, bool is_linear, bool has_worklist) {
-  const auto kernels = is_linear ? kernels_for<T, LinearScore>(has_worklist)
-                                 : kernels_for<T, KeyBiasScore>(has_worklist);
+std::span<const BackwardKernel> softcap_kernels_for(bool has_worklist) {
+  if (has_worklist) return kSoftcapKernels<T, WorklistKeys>;
+  return kSoftcapKernels<T, KeyTiles>;
+}
+
+// `is_ordered`: dQ is added in the accumulation order.
+template <class T>
+const BackwardKernel& kernel_for(int dim, const CheckedBackwardCall& call, bool is_ordered,
+                                 bool has_worklist) {
+  const bool is_linear = call.key_bias.data == nullptr && call.scale_log2 > 0.0f &&
+                         (!is_ordered || dim <= kMaxBulkDim);
+  const auto kernels = call.softcap != 0.0f ? softcap_kernels_for<T>(has_worklist)
+                       : is_linear          ? kernels_for<T, LinearScore>(has_worklist)
+                                            : kernels_for<T, KeyBiasScore>(has_worklist);
   return *std::find_if(kernels.begin(), kernels.end() - 1,
                        [&](const BackwardKernel& each) { return each.dim == dim; });
 }
@@ -196,11 +217,12 @@ Result<void> set_zeros(const ZeroFill& zero_fill, const CheckedBackwardCall& cal
 }
 
 // The correction pass of D. It has its own tile group counter and its own dQ semaphore.
-Result<void> launch_shifts(const BackwardKernel& kernel, BackwardParams params, int num_blocks,
-                           const QueryParams& queries, Stream stream) {
+Result<void> launch_shifts(const BackwardKernel& kernel, BackwardParams params,
+                           const ScoreNumbers& numbers, int num_blocks, const QueryParams& queries,
+                           Stream stream) {
   params.next_tile_group += kNumCounters - 1;
   if (params.dq_semaphores != nullptr) params.dq_semaphores += queries.num_rows() / kSumRows * 2;
-  FDMA_TRY_VOID(check_cuda(kernel.shifts(params, num_blocks, stream),
+  FDMA_TRY_VOID(check_cuda(kernel.shifts(params, numbers, num_blocks, stream),
                            "launch of the kernel that adds up rows"));
   return check_cuda(add_missing(queries, stream), "launch of the kernel that adds what D lacks");
 }
@@ -212,11 +234,12 @@ Result<void> launch(const DevicePlan& plan, const CheckedBackwardCall& call, Bac
                     Stream stream) {
   const AttentionShape& shape = plan.shape;
   const int num_units = num_units_of(plan, worklist);
-  const int dim = backward_dim(shape);
-  const bool is_linear = call.key_bias.data == nullptr && call.scale_log2 > 0.0f &&
-                         (params.dq_semaphores == nullptr || dim <= kMaxBulkDim);
+  const int dim = backward_dim(shape, plan.score);
   const BackwardKernel& kernel =
-      own_kernel != nullptr ? *own_kernel : kernel_for<T>(dim, is_linear, worklist != nullptr);
+      own_kernel != nullptr
+          ? *own_kernel
+          : kernel_for<T>(dim, call, params.dq_semaphores != nullptr, worklist != nullptr);
+  const ScoreNumbers numbers{call.scale, call.softcap};
   if (num_units > 0) {
     FDMA_TRY_VOID(set_inputs(call, shape.group_size(), kernel.step_queries, params));
   }
@@ -268,12 +291,12 @@ Result<void> launch(const DevicePlan& plan, const CheckedBackwardCall& call, Bac
   }
   const int num_blocks = std::min(plan.num_multiprocessors, num_units);
   if (call.corrects_delta && has_queries && num_units > 0) {
-    FDMA_TRY_VOID(launch_shifts(kernel, params, num_blocks, queries, stream));
+    FDMA_TRY_VOID(launch_shifts(kernel, params, numbers, num_blocks, queries, stream));
   }
   for (const auto launch_kernel : kernel.launches) {
     if (launch_kernel == nullptr || num_units == 0) continue;
-    FDMA_TRY_VOID(
-        check_cuda(launch_kernel(params, num_blocks, stream), "launch of the backward kernel"));
+    FDMA_TRY_VOID(check_cuda(launch_kernel(params, numbers, num_blocks, stream),
+                             "launch of the backward kernel"));
     ++params.next_tile_group;
   }
   if (!has_queries) return {};
@@ -346,7 +369,7 @@ BackwardWorklist lists_of(const DevicePlan& plan, void* workspace) {
   const KvWorklistOnDevice& worklist = plan.worklist;
   const BackwardWorkspace places(plan);
   char* const base = static_cast<char*>(workspace);
-  const int dim = backward_dim(plan.shape);
+  const int dim = backward_dim(plan.shape, plan.score);
   const KvAccum sums{
       worklist.accum_keys,
       reinterpret_cast<float*>(base + places.dk_accum),

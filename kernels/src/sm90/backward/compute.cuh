@@ -42,8 +42,9 @@ inline constexpr int kComputeThreads = 2 * kWarpgroupThreads;
 /// Computes tile groups until there are none. Called by all threads of one of two warpgroups.
 template <class T, class Score, class Weight, class Reader, Gradients kGradients, int kDimQk,
           int kDimV>
-__device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std::uint32_t base,
-                                                    int group) {
+__device__ __forceinline__ void compute_tile_groups(const BackwardParams& p,
+                                                    const typename Score::Arguments& arguments,
+                                                    std::uint32_t base, int group) {
   using Layout = LayoutFor<kGradients, kDimQk, kDimV>;
   constexpr int kQueries = Layout::kStepQueries, kStages = Layout::kStages;
   constexpr bool kSplitsRows = kQueries == 128;  // of dQ
@@ -52,8 +53,10 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
   constexpr bool kHasScores = kGradients != Gradients::values;  // computes dS
   constexpr bool kHasKeys = kHasScores && !kAddsRows;           // computes dK and dQ
   constexpr bool kHasValues = kGradients == Gradients::all || kGradients == Gradients::values;
+  constexpr bool kKeepsSlopes = Score::kBends && kHasKeys;  // in the weights
   constexpr bool kAlternates = Layout::kAlternates;
-  constexpr int kHeld = kHeldSteps<Layout, Reader>;              // k16 steps of K in registers
+  // k16 steps of K in registers. A score that bends takes some of them.
+  constexpr int kHeld = Score::kBends ? kHeldSteps<Layout, Reader> / 2 : kHeldSteps<Layout, Reader>;
   constexpr bool kPacksLate = kSplitsRows || !Score::kIsLinear;  // packs P late: registers are few
   constexpr int kSumParts = (kSumColumns<kDimQk> + 63) / 64;     // number of parts of dQ
   constexpr int kPartColumns = kSumColumns<kDimQk> / kSumParts;
@@ -412,12 +415,25 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
           float& b = s[4 * j + 2 * i + 1];
           const auto logit = [&](float product, float base, int e) {
             return Score::logit(product, p.scale_log2, Score::kAddsKeyBias ? bias[i] - base : -base,
-                                [&] { return cell_place(i, 8 * j + e); });
+                                arguments, [&] { return cell_place(i, 8 * j + e); });
           };
+          [[maybe_unused]] float slopes[2];
+          if constexpr (Score::kBends) {
+            a = Score::bent(a, arguments);
+            b = Score::bent(b, arguments);
+          }
+          if constexpr (kKeepsSlopes) {
+            slopes[0] = Score::slope(a, arguments);
+            slopes[1] = Score::slope(b, arguments);
+          }
           a = logit(a, base_of.x, 0);
           b = logit(b, base_of.y, 1);
           a = ptx::exp2_approx(a);
           b = ptx::exp2_approx(b);
+          if constexpr (kKeepsSlopes) {
+            a = with_slope(a, slopes[0]);
+            b = with_slope(b, slopes[1]);
+          }
         }
       }
       if (!Score::kIsLinear && step.y != 0) apply_fragments<kQueries / 2>(s, word0, word1, 0.0f);
@@ -459,15 +475,22 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
               probabilities[at / 4][at % 4] = ptx::pack<T>(weighted(s[2 * at], i, 8 * j),
                                                            weighted(s[2 * at + 1], i, 8 * j + 1));
             }
-            const float a = s[2 * at] * (weighted(dp[2 * at], i, 8 * j) - delta.x),
-                        b = s[2 * at + 1] * (weighted(dp[2 * at + 1], i, 8 * j + 1) - delta.y);
+            // A weight of 0 with a slope is subnormal.
+            const auto times = [](float weight, float x) {
+              return kKeepsSlopes ? ptx::multiply_ftz(weight, x) : weight * x;
+            };
+            const float a = times(s[2 * at], weighted(dp[2 * at], i, 8 * j) - delta.x),
+                        b = times(s[2 * at + 1], weighted(dp[2 * at + 1], i, 8 * j + 1) - delta.y);
             if constexpr (Score::kAddsKeyBias) {
               bias_sum[i] += a;
               bias_sum[i] += b;
             }
+            const auto gradient = [&](float ds, float weight, int e) {
+              if constexpr (kKeepsSlopes) ds *= slope_in(weight);
+              return Score::gradient(ds, arguments, [&] { return cell_place(i, 8 * j + e); });
+            };
             scores[at / 4][at % 4] =
-                ptx::pack<T>(Score::gradient(a, [&] { return cell_place(i, 8 * j); }),
-                             Score::gradient(b, [&] { return cell_place(i, 8 * j + 1); }));
+                ptx::pack<T>(gradient(a, s[2 * at], 0), gradient(b, s[2 * at + 1], 1));
           }
         }
         if constexpr (Score::kAddsKeyBias) {

@@ -14,9 +14,9 @@ namespace fdma::sm90 {
 template <class T, class Score, class Weight, class Reader, Gradients kGradients, int kDimQk,
           int kDimV>
 __global__ void __launch_bounds__(kForwardThreads, 1)
-    backward_kernel(const __grid_constant__ BackwardParams p) {
+    backward_kernel(const __grid_constant__ WithArguments<BackwardParams, Score> p) {
   using Layout = LayoutFor<kGradients, kDimQk, kDimV>;
-  constexpr bool kHasPlaces = kAsksForPlaces<Score, Weight>;
+  constexpr bool kTakesMore = kAsksForPlaces<Score, Weight> || Score::kBends;
   extern __shared__ std::uint8_t memory[];
   const std::uint32_t base = (ptx::shared_address(memory) + Layout::kAlignment - 1) &
                              ~static_cast<std::uint32_t>(Layout::kAlignment - 1);
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
   }
   __syncthreads();
   if (ptx::warp_index() < 4) {
-    ptx::decrease_registers<kBackwardLoadRegisters<kGradients, Layout, Reader, kHasPlaces>>();
+    ptx::decrease_registers<kBackwardLoadRegisters<kGradients, Layout, Reader, kTakesMore>>();
     const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
     // The loading thread comes first in the source: then ptxas keeps its counters in uniform
     // registers.
@@ -71,15 +71,16 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
       Reader::template make_masks<Layout>(p, base, warp, lane);
     }
   } else {
-    ptx::increase_registers<kBackwardComputeRegisters<kGradients, Layout, Reader, kHasPlaces>>();
+    ptx::increase_registers<kBackwardComputeRegisters<kGradients, Layout, Reader, kTakesMore>>();
     compute_tile_groups<T, Score, Weight, Reader, kGradients, kDimQk, kDimV>(
-        p, base, ptx::warp_index() / 4 - 1);
+        p, p.arguments(), base, ptx::warp_index() / 4 - 1);
   }
 }
 
 template <class T, class Score, class Weight, class Reader, Gradients kGradients, int kDimQk,
           int kDimV>
-cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream) {
+cudaError_t launch_backward(const BackwardParams& params, const ScoreNumbers& numbers,
+                            int num_blocks, cudaStream_t stream) {
   using Layout = BackwardLayout<kDimQk, kDimV>;
   constexpr int kBytes =
       kHasZeroFill<Layout, kGradients> ? Layout::kBytesWithZeroFill : Layout::kBytes;
@@ -87,8 +88,9 @@ cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaSt
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  return ptx::launch_overlapping(kernel, dim3(static_cast<unsigned>(num_blocks)),
-                                 dim3(kForwardThreads), kBytes, stream, params);
+  return ptx::launch_overlapping(
+      kernel, dim3(static_cast<unsigned>(num_blocks)), dim3(kForwardThreads), kBytes, stream,
+      WithArguments<BackwardParams, Score>{params, Score::arguments(numbers)});
 }
 
 }  // namespace fdma::sm90

@@ -12,7 +12,8 @@ namespace fdma::sm90 {
 
 /// The launches of the main kernel for one head size.
 struct BackwardKernel {
-  using Launch = cudaError_t (*)(const BackwardParams&, int num_blocks, cudaStream_t);
+  using Launch = cudaError_t (*)(const BackwardParams&, const ScoreNumbers&, int num_blocks,
+                                 cudaStream_t);
 
   int dim;
   int step_queries;    ///< BackwardLayout::kStepQueries
@@ -27,10 +28,12 @@ struct WorklistKeys;
 /// Launches the kernel for element type T and the policies Score, Weight (cuda/score.cuh) and
 /// Reader (key_reader.cuh), for head_dim up to kDimQk and head_dim_v up to kDimV; columns beyond
 /// the tensors' are zeros. KeyBiasScore takes a key bias and any scale, and above kMaxBulkDim the
-/// accumulation order of a deterministic call. LinearScore is faster. WorklistKeys runs over
+/// accumulation order of a deterministic call; SoftcapScore the same and a cap. LinearScore is
+/// faster. WorklistKeys runs over
 /// worklist keys (BackwardParams::worklist) in place of the work tiles of a plan.
 template <class T, class Score, class Weight, class Reader, Gradients kGradients, int kDimQk,
           int kDimV>
-cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream);
+cudaError_t launch_backward(const BackwardParams& params, const ScoreNumbers& numbers,
+                            int num_blocks, cudaStream_t stream);
 
 }  // namespace fdma::sm90

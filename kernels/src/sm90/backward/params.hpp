@@ -274,19 +274,20 @@ using LayoutFor = std::conditional_t<kGradients == Gradients::shifts, ShiftLayou
 
 /// k16 steps of K that a launch keeps in registers, and the registers of a loading and of a
 /// computing thread: 65536 for 384 threads. The helper warp of worklist keys needs more than 24
-/// registers. kHasPlaces: a policy asks for places, which take some of a computing thread.
+/// registers. kTakesMore: a policy asks for places, or the score bends, which
+/// takes some of a computing thread.
 template <class Layout, class Reader>
 inline constexpr int kHeldSteps = Layout::kHoldsKeys && !Reader::kIsListed ? 4 : 0;
-template <Gradients kGradients, class Layout, class Reader, bool kHasPlaces>
+template <Gradients kGradients, class Layout, class Reader, bool kTakesMore>
 inline constexpr int kBackwardLoadRegisters =
     // Kernels for shifts keep no gradients in registers, and their loading thread also finds
     // positions.
     kGradients == Gradients::shifts    ? 88
-    : kHasPlaces && !Reader::kIsListed ? 24
+    : kTakesMore && !Reader::kIsListed ? 24
                                        : 56 - 8 * kHeldSteps<Layout, Reader>;
-template <Gradients kGradients, class Layout, class Reader, bool kHasPlaces>
+template <Gradients kGradients, class Layout, class Reader, bool kTakesMore>
 inline constexpr int kBackwardComputeRegisters =
-    (504 - kBackwardLoadRegisters<kGradients, Layout, Reader, kHasPlaces>) / 2;
+    (504 - kBackwardLoadRegisters<kGradients, Layout, Reader, kTakesMore>) / 2;
 
 /// Named barriers. kScoreBarrier: the computing warpgroups have written dS (where they alternate
 /// two barriers, one for each warpgroup that waits). kDqOrderBarrier: two, for the dQ semaphore.

@@ -30,9 +30,9 @@ struct BackwardWorkspace {
     deltas = add(rows * 4);
     missing = add(rows * 2 * 4);
     dq_semaphores = add(rows / kSumRows * 2 * 2 * 4);
-    dq_accum = add(rows * backward_dim(shape) * 4);
-    dk_accum = add(plan.worklist.num_accum_rows * backward_dim(shape) * 4);
-    dv_accum = add(plan.worklist.num_accum_rows * backward_dim(shape) * 4);
+    dq_accum = add(rows * backward_dim(shape, plan.score) * 4);
+    dk_accum = add(plan.worklist.num_accum_rows * backward_dim(shape, plan.score) * 4);
+    dv_accum = add(plan.worklist.num_accum_rows * backward_dim(shape, plan.score) * 4);
     dbias_accum = add(plan.worklist.num_accum_rows * 4);
     zero_counters = add(plan.is_by_row ? shape.batch * shape.heads_kv *
                                              static_cast<int>(sizeof(ZeroFillCounters))

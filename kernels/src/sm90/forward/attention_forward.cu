@@ -43,6 +43,19 @@ constexpr ForwardKernel kGatherKernels[] = {
 #include "sm90/instances.def"
 };
 
+template <class T>
+constexpr ForwardKernel kSoftcapKernels[] = {
+#define FDMA_SM90_SOFTCAP_FORWARD(dim_qk, dim_v) \
+  kernel<T, SoftcapScore, ContiguousKeys, dim_qk, dim_v>(),
+#include "sm90/instances.def"
+};
+template <class T>
+constexpr ForwardKernel kSoftcapGatherKernels[] = {
+#define FDMA_SM90_SOFTCAP_GATHER(dim_qk, dim_v) \
+  kernel<T, SoftcapScore, IndexedKeys, dim_qk, dim_v>(),
+#include "sm90/instances.def"
+};
+
 template <class T, class Score>
 std::span<const ForwardKernel> kernels_for(bool is_gathering) {
   if (is_gathering) return kGatherKernels<T, Score>;
@@ -50,16 +63,21 @@ std::span<const ForwardKernel> kernels_for(bool is_gathering) {
 }
 
 template <class T>
-std::span<const ForwardKernel> kernels_for(bool is_linear, bool is_gathering) {
+std::span<const ForwardKernel> kernels_for(const CheckedCall& call, bool is_gathering) {
+  if (call.softcap != 0.0f) {
+    if (is_gathering) return kSoftcapGatherKernels<T>;
+    return kSoftcapKernels<T>;
+  }
+  const bool is_linear = call.key_bias.data == nullptr && call.scale_log2 > 0.0f;
   return is_linear ? kernels_for<T, LinearScore>(is_gathering)
                    : kernels_for<T, KeyBiasScore>(is_gathering);
 }
 
-// `is_linear`: the call has no key bias and a positive scale.
-const ForwardKernel& kernel_for(const AttentionShape& shape, bool is_linear, bool is_gathering) {
+const ForwardKernel& kernel_for(const AttentionShape& shape, const CheckedCall& call,
+                                bool is_gathering) {
   const auto kernels = shape.q_dtype == DType::bfloat16
-                           ? kernels_for<__nv_bfloat16>(is_linear, is_gathering)
-                           : kernels_for<__half>(is_linear, is_gathering);
+                           ? kernels_for<__nv_bfloat16>(call, is_gathering)
+                           : kernels_for<__half>(call, is_gathering);
   return *std::find_if(kernels.begin(), kernels.end() - 1, [&](const ForwardKernel& each) {
     return shape.head_dim <= each.dim_qk && shape.head_dim_v <= each.dim_v;
   });
@@ -195,10 +213,7 @@ Result<void> run(const DevicePlan& impl, const AttentionTensors& tensors, const 
   if (impl.arrays.num_work_tiles == 0) return {};
 
   const ForwardKernel& kernel =
-      own_kernel != nullptr
-          ? *own_kernel
-          : kernel_for(shape, call.key_bias.data == nullptr && call.scale_log2 > 0.0f,
-                       impl.is_gathering);
+      own_kernel != nullptr ? *own_kernel : kernel_for(shape, call, impl.is_gathering);
   ForwardParams params{};
   FDMA_TRY_VOID(set_tensors(call, impl, kernel.step_keys, params));
   params.gather = gather;
@@ -225,8 +240,8 @@ Result<void> run(const DevicePlan& impl, const AttentionTensors& tensors, const 
                              "launch of the kernel that zeroes the counter"));
   }
   const int num_blocks = std::min(impl.num_multiprocessors, impl.arrays.num_work_tiles);
-  FDMA_TRY_VOID(
-      check_cuda(kernel.launch(params, num_blocks, stream), "launch of the forward kernel"));
+  FDMA_TRY_VOID(check_cuda(kernel.launch(params, {call.scale, call.softcap}, num_blocks, stream),
+                           "launch of the forward kernel"));
   if (impl.num_partials == 0) return {};
   return check_cuda(combine(params, impl, stream), "launch of the combine kernel");
 }

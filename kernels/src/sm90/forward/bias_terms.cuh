@@ -20,7 +20,8 @@ namespace fdma::sm90 {
 /// True iff the kernel takes biases as terms.
 template <class T, class Score, class Reader>
 inline constexpr bool kHasBiasTerms = std::is_same_v<T, __nv_bfloat16> &&
-                                      (Score::kAddsKeyBias && Reader::kTakesBiasTerms);
+                                      (Score::kAddsKeyBias && !Score::kBends &&
+                                       Reader::kTakesBiasTerms);
 
 /// The factor of a bias before it is cut into terms. `scale_log2` is an absolute value, because the
 /// queries carry the scale's sign (negate_queries).

@@ -158,7 +158,7 @@ __device__ __forceinline__ void write_lse(const ForwardParams& p, const Broadcas
 /// True iff a last step of up to 32 or up to 64 keys computes scores of only so many keys. ptxas
 /// has registers for such steps only in these kernels (otherwise C7511).
 template <class T, class Score, class Reader, int kDimV>
-inline constexpr bool kHasNarrowSteps = Reader::kEndsInUnits &&
+inline constexpr bool kHasNarrowSteps = Reader::kEndsInUnits && !Score::kBends &&
                                         (std::is_same_v<T, __nv_bfloat16> &&
                                          (kDimV == 128 || (kDimV == 64 && Score::kAddsKeyBias)));
 
@@ -169,6 +169,7 @@ inline constexpr bool kHasNarrowSteps = Reader::kEndsInUnits &&
 template <class Score, class Reader, int kDimQk>
 FDMA_HOST_DEVICE constexpr int first_quads() {
   constexpr bool kIsCrowded = Reader::kExtraWarps > 0;
+  if (Score::kBends) return 1;  // registers are few, and bending takes the time of the wait
   if (kDimQk == 64) return 1;
   if (kDimQk == 96) return kIsCrowded ? 2 : Score::kIsLinear ? 3 : 1;
   if (kDimQk == 128) return kIsCrowded ? 1 : Score::kIsLinear ? 6 : 7;
@@ -192,8 +193,9 @@ __device__ __forceinline__ float (&first_of(float (&registers)[kCount]))[kUsed] 
 /// while they are computed. The product is issued first, so its output is ready before the scores.
 /// Where biases are terms of the scores, the scores are issued first, which is faster there.
 template <class T, class Score, class Weight, class Reader, int kDimQk, int kDimV>
-__device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32_t base, int group,
-                                             int thread) {
+__device__ __forceinline__ void compute_rows(const ForwardParams& p,
+                                             const typename Score::Arguments& arguments,
+                                             std::uint32_t base, int group, int thread) {
   using Layout = ForwardLayout<kDimQk, kDimV>;
   constexpr bool kTerms = kHasBiasTerms<T, Score, Reader>;
   constexpr bool kHasPlaces = kAsksForPlaces<Score, Weight>;
@@ -386,7 +388,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     if constexpr (kTerms) {
       release_mask();
     } else if constexpr (!Score::kIsLinear) {
-      apply_score<Score>(scores, p.scale_log2,
+      apply_score<Score>(scores, p.scale_log2, arguments,
                          base + Layout::kBias + slots.stage * Layout::kBiasBytes +
                              step % kSteps * (kStepKeys * 4) + ptx::opaque(lane) % 4 * 8,
                          cell_place);
@@ -509,7 +511,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     float inverse[2], lse[2];
     const auto finish_state = [&] {
       finish_rows<kIsCrowded>(state, scale, inverse, lse, [&](float sum, float maximum, int i) {
-        return Score::finish_row(sum, maximum, [&] { return first_places[i]; });
+        return Score::finish_row(sum, maximum, arguments, [&] { return first_places[i]; });
       });
       state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
     };

@@ -31,7 +31,7 @@ inline constexpr int kThreadsWith = kForwardThreads + kWarpSize* Reader::kExtraW
 
 template <class T, class Score, class Weight, class Reader, int kDimQk, int kDimV>
 __global__ void __launch_bounds__(kThreadsWith<Reader>, 1)
-    forward_kernel(const __grid_constant__ ForwardParams p) {
+    forward_kernel(const __grid_constant__ WithArguments<ForwardParams, Score> p) {
   using Layout = ForwardLayout<kDimQk, kDimV>;
   using Count = Registers<Score, Reader>;
   extern __shared__ std::uint8_t memory[];
@@ -90,21 +90,23 @@ __global__ void __launch_bounds__(kThreadsWith<Reader>, 1)
     }
   } else {
     ptx::increase_registers<Count::kCompute>();
-    compute_rows<T, Score, Weight, Reader, kDimQk, kDimV>(p, base, ptx::warp_index() / 4 - 1,
-                                                          ptx::thread_index() % kWarpgroupThreads);
+    compute_rows<T, Score, Weight, Reader, kDimQk, kDimV>(
+        p, p.arguments(), base, ptx::warp_index() / 4 - 1, ptx::thread_index() % kWarpgroupThreads);
   }
 }
 
 template <class T, class Score, class Weight, class Reader, int kDimQk, int kDimV>
-cudaError_t launch_forward(const ForwardParams& params, int num_blocks, cudaStream_t stream) {
+cudaError_t launch_forward(const ForwardParams& params, const ScoreNumbers& numbers, int num_blocks,
+                           cudaStream_t stream) {
   using Layout = ForwardLayout<kDimQk, kDimV>;
   constexpr int kBytes = kHasBiasTerms<T, Score, Reader> ? Layout::kBytesWithTerms : Layout::kBytes;
   const auto kernel = forward_kernel<T, Score, Weight, Reader, kDimQk, kDimV>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  return ptx::launch_overlapping(kernel, dim3(static_cast<unsigned>(num_blocks)),
-                                 dim3(kThreadsWith<Reader>), kBytes, stream, params);
+  return ptx::launch_overlapping(
+      kernel, dim3(static_cast<unsigned>(num_blocks)), dim3(kThreadsWith<Reader>), kBytes, stream,
+      WithArguments<ForwardParams, Score>{params, Score::arguments(numbers)});
 }
 
 }  // namespace fdma::sm90

@@ -35,6 +35,7 @@ CaseChoice choice_number(std::uint64_t i) {
   choice.wants_lse = i % 5 != 4;
   choice.wants_out_low = i % 3 == 1;
   choice.softmax_scale = i % 7 == 3 ? 0.21F : i % 13 == 6 ? -0.15F : 0;
+  choice.softcap = i % 17 < 5 ? (i % 2 == 0 ? 1.5F : 30.0F) : 0;
   choice.q_scale = i % 11 == 5 ? 8 : 1;
   choice.bias_scale = i % 4 == 3 ? 20 : 1;
   choice.seed = i + 1;
