@@ -67,7 +67,7 @@ def _filled(given: Any, count: int) -> Any:
 def _run_forward(q: Any, k: Any, v: Any, bias: Any, *rest: Any) -> Any:
     *words, keeps_out_low, num_threads, softcap = _filled(rest, 8)
     refuse_transforms("attention", q, k, v, bias)
-    call = _call(*words, num_threads, softcap)
+    call = _call(*[*words, num_threads, softcap])
     if keeps_out_low:
         return forward_with_out_low(q, k, v, bias, call)
     return *forward(q, k, v, bias, call, True), q.new_empty(0)
@@ -82,7 +82,7 @@ def _run_backward(dout: Any, dlse: Any, *others: Any) -> Any:
     q, k, v, bias, out, lse, out_low = others[:7]
     *words, wants_bias, num_threads, softcap = _filled(others[7:], 8)
     kept = None if out_low.numel() == 0 else out_low
-    call = _call(*words, num_threads, softcap)
+    call = _call(*[*words, num_threads, softcap])
     grads = backward(q, k, v, bias, out, lse, kept, dout, dlse, call, wants_bias)
     return *grads[:3], q.new_empty(0) if grads[3] is None else grads[3]
 

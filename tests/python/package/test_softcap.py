@@ -10,11 +10,12 @@ import pytest
 
 # isort: split
 import fdma
-from flash_dmattn import flash_dmattn_func
+import flash_dmattn
 
 CAP = 1.5
 SPEC = "causal & (window(40) | sink(4))"
 attend: Any = fdma.attention
+earlier: Any = flash_dmattn.flash_dmattn_func
 
 
 def arrays(dtype: Any = np.float32) -> list[Any]:
@@ -42,12 +43,15 @@ def by_definition(
     return weights @ v / total[..., None], xp.log(total)
 
 
+oracle: Any = by_definition
+
+
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_equals_the_definition(has_bias: bool) -> None:
     q, k, v, bias = arrays()
     bias = bias if has_bias else None
     out, lse = attend(q, k, v, SPEC, bias, softcap=CAP, return_lse=True)
-    expected, expected_lse = by_definition(np, *(x.astype(float) for x in (q, k, v)), bias)
+    expected, expected_lse = oracle(np, *(x.astype(float) for x in (q, k, v)), bias)
     np.testing.assert_allclose(out, expected, atol=2e-6)
     np.testing.assert_allclose(lse, expected_lse, atol=2e-6)
     turned = (np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v))
@@ -121,10 +125,10 @@ def test_the_earlier_names() -> None:
     torch = pytest.importorskip("torch")
     q, k, v, bias = (torch.from_numpy(x) for x in arrays())
     turned = [x.transpose(1, 2) for x in (q, k, v)]
-    out = flash_dmattn_func(*turned, attn_bias=bias, is_causal=True, softcap=CAP)
-    expected = by_definition(torch, *(x.double() for x in (q, k, v)), bias.double(), spec="causal")
+    out = earlier(*turned, attn_bias=bias, is_causal=True, softcap=CAP)
+    expected = oracle(torch, *(x.double() for x in (q, k, v)), bias.double(), spec="causal")
     torch.testing.assert_close(out.transpose(1, 2).double(), expected[0], atol=2e-6, rtol=0)
-    again, weights = flash_dmattn_func(
+    again, weights = earlier(
         *turned, attn_bias=bias, is_causal=True, softcap=CAP, return_attn_probs=True
     )
     torch.testing.assert_close(again, out)
@@ -165,7 +169,7 @@ def test_gradients(way: str, has_bias: bool) -> None:
     got = gradients_of(ways(torch, has_bias)[way], tensors, dout, dlse)
     spec = "causal" if way == "closed" else SPEC
     expected = gradients_of(
-        lambda *given: by_definition(torch, *given, spec=spec),
+        lambda *given: oracle(torch, *given, spec=spec),
         [x.double() for x in tensors],
         dout.double(),
         dlse.double(),
@@ -187,7 +191,7 @@ def test_gradients_of_half_precision(has_bias: bool) -> None:
 
     got = gradients_of(plain, tensors, dout, dlse)
     expected = gradients_of(
-        lambda *given: by_definition(torch, *given),
+        lambda *given: oracle(torch, *given),
         [x.double() for x in tensors],
         dout.double(),
         dlse.double(),
