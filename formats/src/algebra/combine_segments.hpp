@@ -45,6 +45,10 @@ SegmentMask complement_segment(const SegmentMask& mask);
 /// exist.
 SegmentMask shift_segment(const SegmentMask& mask, std::int64_t dq, std::int64_t dk);
 
+/// The same for a mask without a column table, and a result of other lengths.
+SegmentMask move_segment(const SegmentMask& mask, std::int64_t dq, std::int64_t dk,
+                         std::int64_t q_len, std::int64_t kv_len);
+
 /// Cell (k, q) of the result, in blocks of block_kv x block_q, is cell (q, k) of `mask`. Cost:
 /// O(segments of tile rows that move), and one period of each pattern.
 SegmentMask transpose_segment(const SegmentMask& mask);

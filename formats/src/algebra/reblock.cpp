@@ -1,6 +1,8 @@
 // Re-blocking: tiles of the result from tiles of another shape and place.
 //
-// A whole mask with patterns keeps them if it keeps its blocks; otherwise they are written out.
+// A window of a mask with patterns in the same blocks is a shift (shift.cpp), and keeps them; so does
+// reblock_patterns.cpp, which divides a mask into patterns and the rest. Where a pattern would be
+// too large, the mask is written out row by row.
 // A mask that is bands of rows (from_segment.hpp) has no blocks: its bands are moved, cut and
 // lowered again. A whole mask that keeps its blocks is one layer of tiles (tile_layers.hpp), whose
 // rows move in step. A mask whose cells are in a column table is cut and lowered from that table.
@@ -245,9 +247,17 @@ SegmentMask reblock(const SegmentMask& mask, const CellWindow& window, BlockShap
         is_whole ? *bands : move_bands(*bands, -window.q_begin, -window.kv_begin, q_len, kv_len),
         block);
   }
+  if (mask.has_patterns()) {
+    if (block == mask.block) {
+      return is_whole ? mask : move_segment(mask, -window.q_begin, -window.kv_begin, q_len, kv_len);
+    }
+    if (std::optional<SegmentMask> result = reblock_patterns(mask, window, block)) {
+      return *std::move(result);
+    }
+  }
   if (mask.column_offsets.empty()) {
     if (!is_whole || block != mask.block) return Reblocking(mask, window, block).run();
-    return mask.has_patterns() ? mask : canonical_segment(mask);
+    return canonical_segment(mask);
   }
   ColumnIntervals cut = column_window(mask.column_offsets, mask.column_intervals, window);
   return segment_from_columns(cut.q_len, cut.kv_len, block, std::move(cut.offsets),

@@ -112,6 +112,11 @@ SegmentMask shift_table(const SegmentMask& mask, std::int64_t dq, std::int64_t d
 
 SegmentMask shift_segment(const SegmentMask& mask, std::int64_t dq, std::int64_t dk) {
   if (!mask.column_offsets.empty()) return shift_table(mask, dq, dk);
+  return move_segment(mask, dq, dk, mask.q_len, mask.kv_len);
+}
+
+SegmentMask move_segment(const SegmentMask& mask, std::int64_t dq, std::int64_t dk,
+                         std::int64_t q_len, std::int64_t kv_len) {
   UniformRuns parts(mask, UniformRuns::Patterns::kept);
   ShiftFunction function(parts);
   std::vector<TileLayer> layers;
@@ -121,7 +126,7 @@ SegmentMask shift_segment(const SegmentMask& mask, std::int64_t dq, std::int64_t
       function.add_layer(rows.cells, keys.cells);
     }
   }
-  return combine_layers(mask.q_len, mask.kv_len, mask.block, layers, function);
+  return combine_layers(q_len, kv_len, mask.block, layers, function);
 }
 
 }  // namespace fdma

@@ -275,7 +275,8 @@ class LayerCombination {
       const std::int64_t width = run.end.at - run.first.at;
       const std::int64_t growth = run.end.step - run.first.step;
       const std::int64_t num_tiles = periods * width + growth * (periods * (periods - 1) / 2);
-      const bool can_be_stored = combination.period.num_rows > 0;
+      const bool can_be_stored = combination.period.num_rows > 0 &&
+                                 combination.period.size() <= kMaxPatternTiles - num_stored_;
       if (!combination.is_stored && can_be_stored &&
           (!combination.may_be_large ||
            combination.period.size() <= combination.num_written + num_tiles)) {
@@ -326,6 +327,7 @@ class LayerCombination {
                          : kind == RunKind::full ? kFullTile
                                                  : stored_bitmap(tile));
     }
+    num_stored_ += period.size();
     combination.kind = RunKind::pattern;
     combination.tile = builder_
                            .add_pattern(static_cast<std::int32_t>(period.num_rows),
@@ -696,6 +698,7 @@ class LayerCombination {
   SegmentBuilder builder_;
   const std::int64_t period_, num_rows_, num_cols_, words_per_bitmap_;
   PatternCombinations patterns_;
+  std::int64_t num_stored_ = 0;  // tiles of the patterns of the result, before they are reduced
   std::vector<Border> static_borders_;
   std::vector<CachedTile> cached_tiles_;
   DataIndex index_;

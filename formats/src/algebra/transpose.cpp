@@ -10,7 +10,7 @@
 // A pattern is one source. Translations (rows, cols) of its lattice become (cols, rows). Some
 // lattices need a longer period from the other side: a row of 4 tiles with a skew of 2 becomes
 // 4 x 2 tiles. A mask is written out if one of its patterns would need more tiles than the mask
-// has.
+// has, or all together more than kMaxPatternTiles.
 //
 // A column table lists query intervals by key. These are the key intervals of the result's rows.
 #include <algorithm>
@@ -176,11 +176,15 @@ class OnlyLayer final : public TileFunction {
 SegmentMask transpose_segment(const SegmentMask& mask) {
   if (!mask.column_offsets.empty()) return transpose_table(mask);
   std::vector<PatternPeriod> periods;  // of the transposed patterns
+  std::int64_t num_pattern_tiles = 0;
   for (const TilePattern& pattern : mask.patterns) {
     const std::optional<PatternPeriod> period = transposed_period(
         pattern, std::max<std::int64_t>(std::int64_t{mask.num_tile_rows()} * mask.num_tile_cols(),
                                         std::int64_t{pattern.num_rows} * pattern.num_cols));
-    if (!period) return transpose_segment(expand_patterns(mask));
+    if (period) num_pattern_tiles += period->size();
+    if (!period || num_pattern_tiles > kMaxPatternTiles) {
+      return transpose_segment(expand_patterns(mask));
+    }
     periods.push_back(*period);
   }
   UniformRuns parts(mask, UniformRuns::Patterns::kept);

@@ -5,6 +5,7 @@
 
 #include "../segment/pattern_masks.hpp"
 #include "algebra/combine_segments.hpp"
+#include "algebra/reblock.hpp"
 #include "fdma/formats/validate.hpp"
 
 namespace fdma {
@@ -18,7 +19,7 @@ using testing::random_pattern_case;
 // The mask is valid, has these cells, and equals the canonical mask once it is written out. A mask
 // without patterns is the canonical one.
 void check(const SegmentMask& mask, const Cells& expected) {
-  const Result<void> valid = validate(mask, ValidationLevel::structure);
+  const Result<void> valid = validate(mask, ValidationLevel::canonical);
   ASSERT_TRUE(valid) << valid.error().message;
   ASSERT_EQ(testing::cells_of(mask), expected);
   ASSERT_TRUE(expand_patterns(mask) == segment_from_dense(testing::dense_of(expected), mask.block));
@@ -97,7 +98,7 @@ Cells combined(const Cells& a, const Cells& b, SetOperation operation) {
 TEST(PatternSetOperations, CombineCells) {
   std::mt19937 rng(332);
   std::int64_t with_patterns = 0;
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 500; ++i) {
     const PatternCase a = random_pattern_case(rng);
     const PatternCase b = random_pattern_case(rng, a.mask.q_len, a.mask.kv_len, a.mask.block);
     for (const SetOperation operation :
@@ -115,7 +116,7 @@ TEST(PatternSetOperations, CombineCells) {
           check(combine_segments(plain, a.mask, operation), combined(b.cells, a.cells, operation)));
     }
   }
-  EXPECT_GT(with_patterns, 1000);
+  EXPECT_GT(with_patterns, 500);
 }
 
 TEST(PatternSetOperations, ComplementCells) {
@@ -178,6 +179,65 @@ TEST(PatternShift, MovesCells) {
     with_patterns += mask.has_patterns() ? 1 : 0;
   }
   EXPECT_GT(with_patterns, 500);
+}
+
+CellWindow random_window(std::mt19937& rng, const SegmentMask& mask) {
+  const auto range = [&](std::int64_t length, std::int64_t side) {
+    std::int64_t begin = pick(rng, 0, length / 2), end = pick(rng, begin, length);
+    if (pick(rng, 0, 1) == 0) begin = begin / side * side;
+    if (pick(rng, 0, 2) == 0) end = length;
+    return std::pair{begin, end};
+  };
+  const auto [q_begin, q_end] = range(mask.q_len, mask.block.block_q);
+  const auto [kv_begin, kv_end] = range(mask.kv_len, mask.block.block_kv);
+  return {q_begin, q_end, kv_begin, kv_end};
+}
+
+TEST(PatternCrop, CutsCells) {
+  std::mt19937 rng(335);
+  std::int64_t with_patterns = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const PatternCase a = random_pattern_case(rng);
+    const CellWindow window = random_window(rng, a.mask);
+    SCOPED_TRACE(::testing::Message() << "case " << i);
+    const SegmentMask mask = reblock(a.mask, window, a.mask.block);
+    ASSERT_NO_FATAL_FAILURE(check(
+        mask, crop_cells(a.cells, window.q_begin, window.q_end, window.kv_begin, window.kv_end)));
+    with_patterns += mask.has_patterns() ? 1 : 0;
+  }
+  EXPECT_GT(with_patterns, 400);
+}
+
+TEST(PatternReblock, KeepsCells) {
+  std::mt19937 rng(336);
+  std::int64_t with_patterns = 0;
+  const std::int32_t sides[] = {16, 32, 48, 64, 128};
+  for (int i = 0; i < 2000; ++i) {
+    const PatternCase a = random_pattern_case(rng);
+    CellWindow window{0, a.mask.q_len, 0, a.mask.kv_len};
+    if (pick(rng, 0, 1) == 0) window = random_window(rng, a.mask);
+    const BlockShape block{sides[pick(rng, 0, 4)], sides[pick(rng, 0, 4)]};
+    SCOPED_TRACE(::testing::Message() << "case " << i);
+    const SegmentMask mask = reblock(a.mask, window, block);
+    ASSERT_NO_FATAL_FAILURE(check(
+        mask, crop_cells(a.cells, window.q_begin, window.q_end, window.kv_begin, window.kv_end)));
+    with_patterns += mask.has_patterns() ? 1 : 0;
+  }
+  EXPECT_GT(with_patterns, 300);
+}
+
+TEST(PatternReblock, CostsWhatTheStoredFormCosts) {
+  const std::int64_t n = 1 << 16;  // 2^32 tiles
+  const SegmentMask mask = repeated(n, 1, 7, 1, {0, -2, -1, -2, 0, -1, -2}, true);
+  const SegmentMask whole = reblock(mask, {0, mask.q_len, 0, mask.kv_len}, {64, 64});
+  EXPECT_LT(whole.size_bytes(), 1 << 16);
+  EXPECT_EQ(count_tiles(whole).allowed_pairs, count_tiles(mask).allowed_pairs);
+  const CellWindow window{5, mask.q_len, 21, mask.kv_len};
+  const SegmentMask cut = reblock(mask, window, mask.block);
+  const SegmentMask cut_in_blocks = reblock(mask, window, {64, 64});
+  EXPECT_LT(cut.size_bytes(), 1 << 16);
+  EXPECT_LT(cut_in_blocks.size_bytes(), 1 << 16);
+  EXPECT_EQ(count_tiles(cut).allowed_pairs, count_tiles(cut_in_blocks).allowed_pairs);
 }
 
 }  // namespace
