@@ -1,22 +1,23 @@
 // Equality of cells. Each pair of groups that some (batch, head) has is compared once: as stored
-// where the formats agree, otherwise as canonical segment masks without patterns, where equal cells
-// are equal arrays.
+// where the formats agree, otherwise as segment masks in equal blocks. Canonical masks with equal
+// cells have equal arrays. Where one of the two has patterns, their symmetric difference is empty.
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "algebra/combine_segments.hpp"
 #include "fdma/formats/convert.hpp"
 
 namespace fdma {
 namespace {
 
-class CanonicalGroups {
+class SegmentGroups {
  public:
-  CanonicalGroups(const BlockMask& mask, BlockShape block)
+  SegmentGroups(const BlockMask& mask, BlockShape block)
       : mask_(mask), block_(block), groups_(static_cast<std::size_t>(mask.num_groups())) {}
   const SegmentMask& operator[](std::int32_t group) {
     std::optional<SegmentMask>& known = groups_[static_cast<std::size_t>(group)];
-    if (!known) known = expand_patterns(segment_of_group(mask_, group, block_));
+    if (!known) known = segment_of_group(mask_, group, block_);
     return *known;
   }
 
@@ -25,6 +26,15 @@ class CanonicalGroups {
   const BlockShape block_;
   std::vector<std::optional<SegmentMask>> groups_;
 };
+
+bool equal_segments(const SegmentMask& a, const SegmentMask& b) {
+  if (a == b) return true;
+  if (!a.has_patterns() && !b.has_patterns()) return false;
+  // Segments of patterns may be empty where they lie: their tiles are counted.
+  const TileCounts different =
+      count_tiles(combine_segments(a, b, SetOperation::symmetric_difference));
+  return different.full + different.partial == 0;
+}
 
 bool equal_as_stored(const BlockMask& a, std::int32_t group_a, const BlockMask& b,
                      std::int32_t group_b) {
@@ -52,10 +62,10 @@ bool equal_cells(const BlockMask& a, const BlockMask& b) {
   }
   std::set<std::pair<std::int32_t, std::int32_t>> pairs;
   for (std::size_t i = 0; i < a.group_of.size(); ++i) pairs.emplace(a.group_of[i], b.group_of[i]);
-  CanonicalGroups groups_a(a, a.block), groups_b(b, a.block);
+  SegmentGroups groups_a(a, a.block), groups_b(b, a.block);
   for (const auto& [group_a, group_b] : pairs) {
     if (equal_as_stored(a, group_a, b, group_b)) continue;
-    if (groups_a[group_a] != groups_b[group_b]) return false;
+    if (!equal_segments(groups_a[group_a], groups_b[group_b])) return false;
   }
   return true;
 }

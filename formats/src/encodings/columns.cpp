@@ -10,9 +10,16 @@
 // Example: causal over 1M tokens has one bound per row that moves by one key, so there are 1M
 // changes and nothing else is visited. Changes give the intervals ordered by end; counting sort
 // orders them by key. Cost: O(kv_len + intervals + segments of all tile rows + partial cells / 64).
+//
+// A mask with patterns is not written out as it is: the cells in which an interval begins, which are
+// those that a mask moved by one query row does not have, are a mask, and so are those in which one
+// ends. Both have as many cells as there are intervals, and are listed by key.
+// Example: `causal & k % 10 < 3` has one interval for each key; all tiles but those of the diagonal
+// have neither a begin nor, below the last row, an end.
 #include <algorithm>
 #include <bit>
 
+#include "algebra/combine_segments.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/mask_statistics.hpp"
 #include "segment/bit_copy.hpp"
@@ -151,13 +158,7 @@ void turn_inside(const SegmentMask& mask, const TileSegment& segment, std::int64
   }
 }
 
-}  // namespace
-
-SegmentMask segment_from_columns(const ColumnIntervals& mask, BlockShape block) {
-  return segment_from_columns(mask.q_len, mask.kv_len, block, mask.offsets, mask.intervals);
-}
-
-ColumnIntervals columns_from_segment(const SegmentMask& mask) {
+ColumnIntervals columns_row_by_row(const SegmentMask& mask) {
   if (!mask.column_offsets.empty()) {  // the table holds every cell
     return {mask.q_len, mask.kv_len, mask.column_offsets, mask.column_intervals};
   }
@@ -173,6 +174,28 @@ ColumnIntervals columns_from_segment(const SegmentMask& mask) {
   });
   turns.turn_difference(above, {}, 0, mask.q_len);
   return turns.finish(mask.q_len, mask.kv_len);
+}
+
+}  // namespace
+
+SegmentMask segment_from_columns(const ColumnIntervals& mask, BlockShape block) {
+  return segment_from_columns(mask.q_len, mask.kv_len, block, mask.offsets, mask.intervals);
+}
+
+ColumnIntervals columns_from_segment(const SegmentMask& mask) {
+  if (!mask.has_patterns()) return columns_row_by_row(mask);
+  const SegmentMask below = shift_segment(mask, 1, 0), above = shift_segment(mask, -1, 0);
+  if (!below.column_offsets.empty() || !above.column_offsets.empty()) {
+    return columns_row_by_row(mask);  // a short mask, whose patterns moved out
+  }
+  ColumnIntervals result =  // the first row of each interval
+      columns_row_by_row(combine_segments(mask, below, SetOperation::difference));
+  const ColumnIntervals last_rows =
+      columns_row_by_row(combine_segments(mask, above, SetOperation::difference));
+  for (std::size_t i = 0; i < result.intervals.size(); ++i) {
+    result.intervals[i].end = last_rows.intervals[i].end;
+  }
+  return result;
 }
 
 }  // namespace fdma

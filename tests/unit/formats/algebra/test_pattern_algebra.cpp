@@ -240,5 +240,61 @@ TEST(PatternReblock, CostsWhatTheStoredFormCosts) {
   EXPECT_EQ(count_tiles(cut).allowed_pairs, count_tiles(cut_in_blocks).allowed_pairs);
 }
 
+TEST(PatternColumns, ListQueryIntervals) {
+  std::mt19937 rng(337);
+  for (int i = 0; i < 1000; ++i) {
+    const PatternCase a = random_pattern_case(rng);
+    SCOPED_TRACE(::testing::Message() << "case " << i);
+    ASSERT_TRUE(columns_from_segment(a.mask) == columns_from_segment(expand_patterns(a.mask)));
+  }
+}
+
+// Every second tile column up to the diagonal: one interval for each key, under 2^25 tiles.
+TEST(PatternColumns, CostWhatTheResultCosts) {
+  const std::int64_t n = 1 << 13;
+  const ColumnIntervals columns =
+      columns_from_segment(repeated(n, 1, 2, 0, {kFullTile, kEmptyTile}, true));
+  const auto q_len = static_cast<std::int32_t>(16 * n);
+  ASSERT_EQ(std::ssize(columns.intervals), 8 * n);
+  EXPECT_EQ(columns.intervals.front(), (Interval{0, q_len}));
+  EXPECT_EQ(columns.intervals.back(), (Interval{q_len - 32, q_len}));
+}
+
+TEST(PatternEquality, IsThatOfCells) {
+  std::mt19937 rng(338);
+  for (int i = 0; i < 500; ++i) {
+    const PatternCase a = random_pattern_case(rng);
+    SCOPED_TRACE(::testing::Message() << "case " << i);
+    const MaskShape shape{1, 1, {a.mask.q_len}, {a.mask.kv_len}};
+    const BlockMask mask = make_block_mask(shape, a.mask.block, {a.mask});
+    // The same cells by another way, and in other blocks.
+    const SegmentMask twice = complement_segment(complement_segment(a.mask));
+    EXPECT_TRUE(equal_cells(mask, make_block_mask(shape, a.mask.block, {twice})));
+    const BlockShape block{48, 32};
+    const SegmentMask in_blocks = segment_from_segment(a.mask, block);
+    EXPECT_TRUE(equal_cells(mask, make_block_mask(shape, block, {in_blocks})));
+    Cells other = a.cells;
+    char& cell = other.at(pick(rng, 0, other.q_len - 1), pick(rng, 0, other.kv_len - 1));
+    cell = cell != 0 ? 0 : 1;
+    EXPECT_FALSE(equal_cells(mask, testing::block_mask_of(other, block)));
+    EXPECT_FALSE(equal_cells(testing::block_mask_of(other, a.mask.block), mask));
+  }
+}
+
+TEST(PatternEquality, CostsWhatTheStoredFormCosts) {
+  const std::int64_t n = 1 << 16;  // 2^32 tiles
+  const std::vector<std::int32_t> tiles{0, -2, -1, -2, 0, -1, -2};
+  const SegmentMask one = repeated(n, 1, 7, 1, tiles, true);
+  SegmentMask other = transpose_segment(transpose_segment(one));
+  other.patterns.front().skew = 2;
+  const MaskShape shape{1, 1, {16 * n}, {16 * n}};
+  const auto is_equal = [&](const SegmentMask& a, const SegmentMask& b) {
+    return equal_cells(make_block_mask(shape, a.block, {a}), make_block_mask(shape, b.block, {b}));
+  };
+  EXPECT_TRUE(is_equal(one, complement_segment(complement_segment(one))));
+  EXPECT_TRUE(is_equal(one, segment_from_segment(one, {32, 32})));
+  EXPECT_FALSE(is_equal(one, other));
+}
+
 }  // namespace
 }  // namespace fdma
