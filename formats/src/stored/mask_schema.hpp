@@ -76,7 +76,8 @@ void for_each_array(Mask& mask, Visit&& visit) {
     if constexpr (std::is_same_v<M, SegmentMask>) {
       visit("runs", mask.runs, int64, at_most(tile_rows, 5));
       visit("segments", mask.segments, int32, at_most(tiles, 6));
-      visit("bitmaps", mask.bitmaps, uint64, at_most(tiles, bitmap_words));
+      // A pattern may have more tiles than the mask.
+      visit("bitmaps", mask.bitmaps, uint64, at_most(tiles + kMaxPatternTiles, bitmap_words));
       visit("row_offsets", mask.row_offsets, int64,
             at_most(limited_product(tiles, mask.block.block_q) + 1));
       visit("row_intervals", mask.row_intervals, int32,

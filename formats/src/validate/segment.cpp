@@ -401,11 +401,10 @@ std::vector<std::int32_t> tiles_of(const SegmentMask& mask, const TilePattern& p
 Result<void> check_distinct_bitmaps(const SegmentMask& mask, SegmentBuilder& builder) {
   for (std::int64_t i = 0; i < mask.num_bitmaps(); ++i) {
     const std::span<const std::uint64_t> words = mask.bitmap(i);
-    for (const auto& [word, name] :
-         {std::pair{std::uint64_t{0}, "no cell"}, std::pair{~std::uint64_t{0}, "every cell"}}) {
+    for (const std::uint64_t word : {std::uint64_t{0}, ~std::uint64_t{0}}) {
       if (std::all_of(words.begin(), words.end(), [&](std::uint64_t w) { return w == word; })) {
-        return corrupt(fmt::format("bitmaps[{}]: {} is true, expected {} tile", i, name,
-                                   word == 0 ? "an empty" : "a full"));
+        return corrupt(fmt::format("bitmaps[{}]: {} cell is true, expected {} tile", i,
+                                   word == 0 ? "no" : "every", word == 0 ? "an empty" : "a full"));
       }
     }
     const std::int32_t same = builder.intern_bitmap(words.data());

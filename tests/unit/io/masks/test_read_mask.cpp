@@ -5,6 +5,7 @@
 #include <random>
 
 #include "fdma/formats/hash.hpp"
+#include "fdma/formats/segment_builder.hpp"
 #include "fdma/io/mask_file.hpp"
 #include "h5_edits.hpp"
 #include "mask_fixtures.hpp"
@@ -343,6 +344,26 @@ TEST(ReadMask, ReadsPatternsAsTheyWereWritten) {
     EXPECT_EQ(mask_hash(*read), mask_hash(mask));
     std::filesystem::remove(path);
   }
+}
+
+// A crop to one tile may keep a pattern of many.
+TEST(ReadMask, ReadsPatternsOfMoreTilesThanTheMask) {
+  SegmentBuilder builder(10, 10, {16, 16});
+  std::vector<std::int32_t> tiles;
+  for (std::uint64_t word = 1; word <= 5; ++word) {
+    const std::uint64_t words[] = {word, 0, 0, 0};
+    tiles.push_back(builder.intern_bitmap(words));
+  }
+  const auto pattern = builder.add_pattern(1, 5, 0, tiles);
+  const TileSegment segment{0, 1, 0, 0, pattern.kind, pattern.data_index};
+  builder.add_rows(0, 1, std::span(&segment, 1));
+  const BlockMask mask = make_block_mask({1, 1, {10}, {10}}, {16, 16}, {builder.finish()});
+  const TemporaryFolder folder;
+  const std::string path = folder.file("m.h5");
+  ASSERT_TRUE(write_masks(path, {{"m", mask}}));
+  const auto read = read_mask(path);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_TRUE(read->groups == mask.groups);
 }
 
 TEST(ReadMask, RejectsPatternsThatAreDamaged) {
