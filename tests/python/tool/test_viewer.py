@@ -18,6 +18,7 @@ from browser import Browser, missing_browser
 from maskc_inputs import causal_documents, document_lengths
 from maskc_inputs import docs as write_docs
 from maskc_tool import DROPPED, EMPTY, FULL, KEPT, maskc, maskc_json, needs_tool, read_png
+from pattern_masks import BLOCK, pattern_cells, pattern_state
 from picture_masks import Mask, random_mask, tile_classes
 
 pytestmark = needs_tool
@@ -215,6 +216,24 @@ def test_names_every_cell(tmp_path: Path, browser: Browser, kind: str) -> None:
     )
     q, k = np.arange(mask.shape[0])[:, None], np.arange(mask.shape[1])
     assert (np.array(seen) == mask + 2 * classes[q // block[0], k // block[1]]).all()
+
+
+@needs_browser
+def test_draws_patterns(tmp_path: Path, browser: Browser) -> None:
+    pytest.importorskip("fdma_module")  # it knows where the package is
+    fdma = pytest.importorskip("fdma")
+    fdma.BlockMask.from_arrays(pattern_state()).save(tmp_path / "m.h5")
+    maskc(tmp_path, "render", "m.h5", "--pair", "0,0", "-o", "m.html")
+    mask = pattern_cells()[0, 0]
+    for fragment in ("#0:150,0:100", "#40:60,30:70", "#120:150,60:100"):
+        view = show(browser, tmp_path / "m.html", fragment)
+        assert same(view.picture, expected_cells(view, mask, BLOCK)), fragment
+    browser.evaluate("document.getElementById('fit').click()")
+    for cells in (2, 8, 32):
+        while browser.evaluate("maskViewer.view.cells") < cells:
+            browser.evaluate("document.getElementById('zoom-out').click()")
+        view = look(browser, tmp_path)
+        assert same(view.picture, expected_areas(view, mask, BLOCK)), view.cells
 
 
 @needs_browser

@@ -1,6 +1,10 @@
 // fdma-maskc inspect reports what the masks of a file hold and what they cost in every format.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <span>
+#include <variant>
+
 #include "cli/arguments.hpp"
 #include "cli/each_input.hpp"
 #include "cli/json_output.hpp"
@@ -17,6 +21,7 @@ namespace fdma::maskc {
 namespace {
 
 constexpr std::size_t kMaxGroupsPrinted = 16;
+constexpr std::size_t kMaxSizesPrinted = 6;
 
 Json bytes_json(const FormatBytes& bytes) {
   Json document;
@@ -30,6 +35,28 @@ Json tiles_json(const TileCounts& tiles) {
   return {{"full", tiles.full}, {"partial", tiles.partial}, {"empty", tiles.empty}};
 }
 
+// The patterns of group `group`, as they are stored.
+std::span<const TilePattern> patterns_of(const BlockMask& mask, std::int64_t group) {
+  const auto* groups = std::get_if<std::vector<SegmentMask>>(&mask.groups);
+  if (groups == nullptr) return {};
+  return (*groups)[static_cast<std::size_t>(group)].patterns;
+}
+
+std::int64_t num_patterns(const BlockMask& mask) {
+  std::int64_t count = 0;
+  for (std::int64_t g = 0; g < mask.num_groups(); ++g) count += std::ssize(patterns_of(mask, g));
+  return count;
+}
+
+Json patterns_json(std::span<const TilePattern> patterns) {
+  Json list = Json::array();
+  for (const TilePattern& pattern : patterns) {
+    list.push_back(
+        {{"num_rows", pattern.num_rows}, {"num_cols", pattern.num_cols}, {"skew", pattern.skew}});
+  }
+  return list;
+}
+
 double density(std::int64_t allowed, std::int64_t total) {
   return total == 0 ? 0.0 : static_cast<double>(allowed) / static_cast<double>(total);
 }
@@ -41,9 +68,11 @@ Json inspection_json(const MaskOperand& operand, const MaskStatistics& statistic
   document["density"] = density(statistics.tiles.allowed_pairs, statistics.total_pairs);
   document["tiles"] = tiles_json(statistics.tiles);
   document["distinct_bitmaps"] = or_null(statistics.distinct_bitmaps);
+  document["num_patterns"] = num_patterns(operand.mask);
   document["bytes"] = bytes_json(statistics.bytes);
   document["mask_hash"] = to_string(mask_hash(operand.mask));
   document["groups"] = Json::array();
+  std::int64_t number = 0;
   for (const GroupStatistics& group : statistics.groups) {
     document["groups"].push_back({{"first_batch", group.first_batch},
                                   {"first_head", group.first_head},
@@ -53,7 +82,9 @@ Json inspection_json(const MaskOperand& operand, const MaskStatistics& statistic
                                   {"allowed_pairs", group.tiles.allowed_pairs},
                                   {"tiles", tiles_json(group.tiles)},
                                   {"distinct_bitmaps", or_null(group.distinct_bitmaps)},
-                                  {"bytes", bytes_json(group.bytes)}});
+                                  {"bytes", bytes_json(group.bytes)},
+                                  {"patterns", patterns_json(patterns_of(operand.mask, number))}});
+    ++number;
   }
   return document;
 }
@@ -74,6 +105,24 @@ std::string bytes_lines(const FormatBytes& bytes, MaskFormat stored) {
                         format == stored ? "  (stored)" : "");
   }
   return text;
+}
+
+// "3: 2 x 3 and 1 x 2 tiles", the sizes by first use.
+std::string patterns_text(const BlockMask& mask) {
+  std::vector<std::string> sizes;
+  for (std::int64_t g = 0; g < mask.num_groups() && sizes.size() <= kMaxSizesPrinted; ++g) {
+    for (const TilePattern& pattern : patterns_of(mask, g)) {
+      const std::string size = fmt::format("{} x {}", pattern.num_rows, pattern.num_cols);
+      if (std::find(sizes.begin(), sizes.end(), size) == sizes.end()) sizes.push_back(size);
+      if (sizes.size() > kMaxSizesPrinted) break;
+    }
+  }
+  if (sizes.size() > kMaxSizesPrinted) sizes.back() = "others";
+  std::string text = sizes[0];
+  for (std::size_t i = 1; i < sizes.size(); ++i) {
+    text += (i + 1 < sizes.size() ? ", " : " and ") + sizes[i];
+  }
+  return fmt::format("{}: {} tiles", count_text(num_patterns(mask)), text);
 }
 
 std::string group_lines(const std::vector<GroupStatistics>& groups) {
@@ -127,6 +176,7 @@ std::string inspection_text(const MaskOperand& operand, const MaskStatistics& st
                             count_text(tiles.partial), count_text(tiles.empty)));
   line("distinct bitmaps", statistics.distinct_bitmaps ? count_text(*statistics.distinct_bitmaps)
                                                        : "not counted (--all counts)");
+  if (num_patterns(mask) > 0) line("patterns", patterns_text(mask));
   text += bytes_lines(statistics.bytes, mask.format());
   line("content hash", to_string(content_hash(mask)));
   line("mask hash", to_string(mask_hash(mask)));

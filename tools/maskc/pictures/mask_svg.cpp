@@ -64,22 +64,23 @@ void append_span(std::vector<ShadedSpan>& spans, std::int64_t begin, std::int64_
   }
 }
 
-// Traces the classes of tiles; false if they have too many corners.
+// Traces the classes of tiles; false if they have too many corners. Patterns are written out row by
+// row, and no farther than the corners fit.
 bool trace_tiles(const SegmentMask& mask, OutlineTracer& tracer) {
   std::vector<ShadedSpan> spans;
-  bool fits = true;
-  for_each_tile_row(mask, [&](std::int32_t row, std::span<const TileSegment> segments) {
-    if (!fits) return;
+  for (std::int32_t row = 0; row < mask.num_tile_rows(); ++row) {
     spans.clear();
-    for (const TileSegment& segment : segments) {
+    for (const TileSegment& segment : segments_of_row(mask, row)) {
       append_span(spans, std::int64_t{segment.first_tile} * mask.block.block_kv,
                   std::min(std::int64_t{segment.end_tile} * mask.block.block_kv, mask.kv_len),
                   segment.kind == SegmentKind::full ? kFullShade : kPartialShade);
     }
     const std::int64_t begin = std::int64_t{row} * mask.block.block_q;
-    fits = tracer.add_strip(begin, std::min(begin + mask.block.block_q, mask.q_len), spans);
-  });
-  return fits;
+    if (!tracer.add_strip(begin, std::min(begin + mask.block.block_q, mask.q_len), spans)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 // Traces the live cells of partial tiles; false if they have too many corners.

@@ -90,6 +90,20 @@ bool write_array(std::string& page, const SegmentMask& mask, std::string_view na
     write_offsets(out, mask.column_offsets);
   } else if (name == "column_intervals") {
     write_intervals(out, mask.column_intervals);
+  } else if (name == "patterns") {
+    for (const TilePattern& pattern : mask.patterns) {
+      for (const std::int32_t value :
+           {pattern.num_rows, pattern.num_cols, pattern.skew, pattern.first_row}) {
+        out.integer(value, 4);
+      }
+    }
+  } else if (name == "pattern_offsets") {
+    write_offsets(out, mask.pattern_offsets);
+  } else if (name == "pattern_tiles") {
+    for (const PatternTile& tile : mask.pattern_tiles) {
+      out.integer(tile.column, 4);
+      out.integer(tile.bitmap, 4);
+    }
   } else {
     return false;
   }
@@ -157,8 +171,9 @@ std::string fact_list(const std::vector<std::pair<std::string, std::string>>& fa
 void write_others(std::string& page, const ViewerChoice* choice) {
   if (choice == nullptr) return;
   for (std::size_t i = 0; i < choice->groups.size(); ++i) {
-    for (const std::string_view name : {"runs", "segments", "bitmaps", "row_offsets",
-                                        "row_intervals", "column_offsets", "column_intervals"}) {
+    for (const std::string_view name :
+         {"runs", "segments", "bitmaps", "row_offsets", "row_intervals", "column_offsets",
+          "column_intervals", "patterns", "pattern_offsets", "pattern_tiles"}) {
       page += fmt::format("<script type=\"text/plain\" id=\"{}-{}\">", name, i);
       write_array(page, choice->groups[i].mask, name);
       page += "</script>\n";
@@ -174,7 +189,8 @@ std::int64_t viewer_array_bytes(const SegmentMask& mask) {
   };
   return bytes(mask.runs, 20) + bytes(mask.segments, 24) + bytes(mask.bitmaps, 8) +
          bytes(mask.row_offsets, 4) + bytes(mask.row_intervals, 8) + bytes(mask.column_offsets, 4) +
-         bytes(mask.column_intervals, 8);
+         bytes(mask.column_intervals, 8) + bytes(mask.patterns, 16) +
+         bytes(mask.pattern_offsets, 4) + bytes(mask.pattern_tiles, 8);
 }
 
 Outcome<std::string> viewer_page(const SegmentMask& mask, const ViewerWords& words,

@@ -39,7 +39,7 @@ struct ViewerChoice {
 inline constexpr std::int64_t kMaxViewerPairs = std::int64_t{1} << 16;
 
 /// Bytes of the arrays in the page, before base64: 20 B a run, 24 B a segment, the bitmaps, 4 B an
-/// offset, 8 B an interval.
+/// offset, 8 B an interval, 16 B a pattern, 8 B a tile of one.
 std::int64_t viewer_array_bytes(const SegmentMask& mask);
 
 /// One HTML document that holds everything it needs: the arrays of the mask, style and script

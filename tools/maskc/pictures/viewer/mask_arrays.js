@@ -2,8 +2,8 @@
 // about tile rows, tiles and cells. A query visits only the cells that it asks for.
 "use strict";
 
-const FULL = 0, BITMAP = 1, ROWS = 2, COLUMNS = 3;  // kinds of segments
-const RUN = 5, SEGMENT = 6;                         // integers of a run and of a segment
+const FULL = 0, BITMAP = 1, ROWS = 2, COLUMNS = 3, PATTERN = 4;  // kinds of segments
+const RUN = 5, SEGMENT = 6;  // integers of a run and of a segment
 
 // The bytes of a base64 text, which are little-endian as all of today's browsers are.
 function decodeBytes(text) {
@@ -46,6 +46,9 @@ class MaskArrays {
     this.rowIntervals = integers("row_intervals");
     this.columnOffsets = integers("column_offsets");
     this.columnIntervals = integers("column_intervals");
+    this.patterns = integers("patterns");  // num_rows, num_cols, skew, first_row
+    this.patternOffsets = integers("pattern_offsets");
+    this.patternTiles = integers("pattern_tiles");  // column, bitmap (-1: full)
     this.indexRuns();
   }
 
@@ -59,7 +62,8 @@ class MaskArrays {
   }
 
   // Calls visit(firstTile, endTile, kind, payload) for the segments of a tile row that touch tiles
-  // [begin, end), by ascending tiles; a segment is passed whole.
+  // [begin, end), by ascending tiles. A segment is passed whole, but of a pattern only its tiles there are, as full and
+  // bitmap segments.
   eachSegment(row, begin, end, visit) {
     const { runs, segments } = this;
     const candidates = this.runsByResidue[row % this.period];
@@ -72,7 +76,41 @@ class MaskArrays {
       const at = SEGMENT * s;
       const firstTile = segments[at] + step * segments[at + 2];
       if (firstTile >= end) return;
-      visit(firstTile, endOf(s), segments[at + 4], segments[at + 5]);
+      const endTile = endOf(s), kind = segments[at + 4], payload = segments[at + 5];
+      if (kind === PATTERN) {
+        this.eachPatternTile(payload, row, Math.max(begin, firstTile), Math.min(end, endTile), visit);
+      } else {
+        visit(firstTile, endTile, kind, payload);
+      }
+    }
+  }
+
+  // Calls visit for the tiles [begin, end) of a pattern in a tile row that are not empty, equal neighbours joined. The
+  // tile in column c of the mask is the one in pattern column (c - skew * row) mod numCols.
+  eachPatternTile(pattern, row, begin, end, visit) {
+    const [numRows, numCols, skew, firstRow] = this.patterns.subarray(4 * pattern, 4 * pattern + 4);
+    const tiles = this.patternTiles;
+    const first = this.patternOffsets[firstRow + row % numRows];
+    const last = this.patternOffsets[firstRow + row % numRows + 1];
+    if (first === last) return;
+    let turn = Math.floor((begin - skew * row) / numCols);
+    const column = begin - skew * row - turn * numCols;
+    let from = 0, to = 0, bitmap = 0;  // the tiles that are not passed yet
+    for (let i = firstIndex(first, last, (at) => tiles[2 * at] >= column); ; ++i) {
+      if (i === last) {
+        i = first;
+        ++turn;
+      }
+      const tile = turn * numCols + skew * row + tiles[2 * i];
+      if (tile < end && tile === to && tiles[2 * i + 1] === bitmap) {
+        ++to;
+        continue;
+      }
+      if (from < to) visit(from, to, bitmap < 0 ? FULL : BITMAP, Math.max(bitmap, 0));
+      if (tile >= end) return;
+      from = tile;
+      to = tile + 1;
+      bitmap = tiles[2 * i + 1];
     }
   }
 
