@@ -1,5 +1,5 @@
-// libFuzzer: any bytes as the arrays of a mask file, version 1, as they are after HDF5 has decoded
-// them, and as the message that an isolated reader sends.
+// libFuzzer: any bytes as the arrays of a mask file, as they are after HDF5 has decoded them, and as
+// the message that an isolated reader sends. Segment masks may have patterns (file version 2).
 //
 // The checks of the reader (stored_mask.hpp, validate at level structure) must answer with an error
 // that has words, or let a mask through that every operation takes: both hashes, conversion to
@@ -7,7 +7,8 @@
 // of the format whose arrays are changed in a few places, half are arrays made from the bytes
 // alone.
 //
-// FDMA_FUZZ_V1=segment (parametric, bitset, bcsr, columns, dense, message) takes one format only.
+// FDMA_FUZZ_V1=segment (parametric, bitset, bcsr, columns, dense, message, pattern) takes one format
+// only; pattern is segment masks that have patterns.
 // Run: fuzz_v1_arrays -max_len=4096 <corpus>
 #include <tbb/global_control.h>
 
@@ -19,6 +20,7 @@
 
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/hash.hpp"
+#include "fdma/formats/segment_builder.hpp"
 #include "fdma/formats/set_algebra.hpp"
 #include "fdma/formats/validate.hpp"
 #include "fuzz_bytes.hpp"
@@ -34,11 +36,12 @@ using fdma::ValidationLevel;
 using fdma::fuzz::Bytes;
 using fdma::fuzz::require;
 
-// The formats, in the order of kMaskFormats, and messages.
-constexpr const char* kTargets[] = {"segment", "parametric", "bitset", "bcsr",
-                                    "columns", "dense",      "message"};
+// The formats, in the order of kMaskFormats, messages, and segment masks with patterns.
+constexpr const char* kTargets[] = {"segment", "parametric", "bitset",  "bcsr",
+                                    "columns", "dense",      "message", "pattern"};
 constexpr std::size_t kMessage = fdma::kMaskFormats.size();
-static_assert(std::size(kTargets) == kMessage + 1);
+constexpr std::size_t kPattern = kMessage + 1;
+static_assert(std::size(kTargets) == kPattern + 1);
 
 void check_error(const fdma::Error& error) {
   require(!error.message.empty(), "an error without words");
@@ -131,6 +134,7 @@ class ByteArrays {
       return {};
     }
   }
+  fdma::Result<bool> has_patterns() { return bytes_.flag(); }
   fdma::Result<void> expect_no_more() const { return {}; }
 
  private:
@@ -207,15 +211,70 @@ BlockMask valid_mask(MaskFormat format, Bytes& bytes) {
   return converted ? *std::move(converted) : mask;
 }
 
+// A valid segment mask with patterns. Bitmaps keep clear of cells that do not exist.
+BlockMask pattern_mask(Bytes& bytes) {
+  using fdma::SegmentKind;
+  BlockMask mask = header(bytes);
+  mask.shape.q_lens.resize(1);
+  mask.shape.kv_lens.resize(1);
+  mask.group_of.assign(mask.group_of.size(), 0);
+  const std::int64_t q_len = ++mask.shape.q_lens[0], kv_len = ++mask.shape.kv_lens[0];
+  const BlockShape block = mask.block;
+  fdma::SegmentBuilder builder(q_len, kv_len, block);
+  const std::int64_t rows = (q_len - 1) % block.block_q + 1,
+                     keys = (kv_len - 1) % block.block_kv + 1;
+  std::vector<std::int32_t> choices{fdma::kEmptyTile, fdma::kFullTile};
+  for (int i = 0; i < 3; ++i) {
+    std::vector<std::uint64_t> words(
+        static_cast<std::size_t>(std::int64_t{block.block_q} * block.block_kv / 64));
+    for (int cells = 0; cells < 4; ++cells) {
+      const std::int64_t at = bytes.below(rows) * block.block_kv + bytes.below(keys);
+      fdma::set_bits(words.data(), at, at + 1);
+    }
+    choices.push_back(builder.intern_bitmap(words.data()));
+  }
+  std::vector<fdma::SegmentBuilder::PatternContent> contents;
+  for (int i = 0; i < 2; ++i) {
+    const auto num_rows = static_cast<std::int32_t>(1 + bytes.below(4));
+    const auto num_cols = static_cast<std::int32_t>(2 + bytes.below(4));
+    const auto skew = static_cast<std::int32_t>(bytes.below(num_cols));
+    std::vector<std::int32_t> tiles;
+    for (std::int32_t t = 0; t < num_rows * num_cols; ++t) {
+      tiles.push_back(choices[static_cast<std::size_t>(bytes.below(std::ssize(choices)))]);
+    }
+    tiles[0] = fdma::kEmptyTile, tiles[1] = fdma::kFullTile;
+    contents.push_back(builder.add_pattern(num_rows, num_cols, skew, tiles));
+  }
+  const auto num_cols = static_cast<std::int32_t>(fdma::ceil_div(kv_len, block.block_kv));
+  const auto num_rows = static_cast<std::int32_t>(fdma::ceil_div(q_len, block.block_q));
+  const std::uint8_t style = bytes.next();
+  for (std::int32_t row = 0; row < num_rows; ++row) {
+    const std::int32_t border =
+        std::min(num_cols, style % 3 == 0 ? row + 1 : static_cast<std::int32_t>(1 + style % 5));
+    const auto& left = contents[0];
+    const auto& right = contents[row < style / 64 ? 0 : 1];
+    std::vector<fdma::TileSegment> segments{{0, border, 0, 0, left.kind, left.data_index}};
+    if (border < num_cols) {
+      segments.push_back({border, num_cols, 0, 0, right.kind, right.data_index});
+    }
+    builder.add_rows(row, 1, segments);
+    builder.skip_to(row + 1);
+  }
+  mask.groups = std::vector<fdma::SegmentMask>{builder.finish()};
+  return mask;
+}
+
 // Changes the arrays of a mask in a few places.
 void change(BlockMask& mask, Bytes& bytes) {
   std::visit(
       [&](auto& groups) {
         for (int edits = 0; edits < 8 && !bytes.empty(); ++edits) {
-          const std::int64_t chosen = bytes.below(8);
+          using Mask = std::decay_t<decltype(groups[0])>;
+          constexpr bool kHasPatterns = std::is_same_v<Mask, fdma::SegmentMask>;
+          const std::int64_t chosen = bytes.below(kHasPatterns ? 10 : 8);
           std::int64_t number = 0;
-          fdma::io::for_each_array(groups[0], [&](const char*, auto& array, fdma::io::ArrayType,
-                                                  fdma::io::ArrayShape) {
+          const auto edit = [&](const char*, auto& array, fdma::io::ArrayType,
+                                fdma::io::ArrayShape) {
             if (number++ != chosen) return;
             const std::uint8_t what = bytes.next();
             if (what == 0 && !array.empty()) return array.pop_back();
@@ -234,16 +293,18 @@ void change(BlockMask& mask, Bytes& bytes) {
                                                 static_cast<std::uint64_t>(bytes.below(5) - 2));
             }
             std::memcpy(raw + at, &value, step);
-          });
+          };
+          fdma::io::for_each_array(groups[0], edit);
+          if constexpr (kHasPatterns) fdma::io::for_each_pattern_array(groups[0], edit);
         }
       },
       mask.groups);
 }
 
-void fuzz_format(MaskFormat format, Bytes& bytes) {
+void fuzz_format(MaskFormat format, bool with_patterns, Bytes& bytes) {
   BlockMask mask;
   if (bytes.flag()) {
-    mask = valid_mask(format, bytes);
+    mask = with_patterns ? pattern_mask(bytes) : valid_mask(format, bytes);
     require(fdma::validate(mask, ValidationLevel::structure).has_value(), "a mask is not valid");
     change(mask, bytes);
   } else {
@@ -283,9 +344,10 @@ void fuzz_message(Bytes& bytes) {
   const std::int64_t kind = bytes.below(6);
   std::vector<std::byte> message;
   if (kind == 0) {
-    message = message_of(valid_mask(
-        fdma::kMaskFormats[static_cast<std::size_t>(bytes.below(std::ssize(fdma::kMaskFormats)))],
-        bytes));
+    const auto format = static_cast<std::size_t>(bytes.below(std::ssize(fdma::kMaskFormats) + 1));
+    message = message_of(format == fdma::kMaskFormats.size()
+                             ? pattern_mask(bytes)
+                             : valid_mask(fdma::kMaskFormats[format], bytes));
   } else if (kind == 1) {
     message = message_of(interop_group(bytes));
   } else {
@@ -336,7 +398,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (target == kMessage) {
     fuzz_message(bytes);
   } else {
-    fuzz_format(fdma::kMaskFormats[target], bytes);
+    const bool with_patterns = target == kPattern;
+    fuzz_format(with_patterns ? MaskFormat::segment : fdma::kMaskFormats[target], with_patterns,
+                bytes);
   }
   return 0;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run_fuzz.sh OUT SECONDS [FOLDER]: every importer and every format of v1 arrays under libFuzzer, one
+# run_fuzz.sh OUT SECONDS [FOLDER]: every importer and every format of decoded arrays under libFuzzer, one
 # process each, all at once. FOLDER (default: the script's own) holds fuzz_interop and fuzz_v1_arrays,
 # and lib/ with their shared libraries if they came from another machine. OUT gets a log, the corpus
 # and what was found of each target, and summary.txt; the exit code is 0 iff nothing was found.
@@ -40,7 +40,7 @@ for name in flex flash_mask bsr cu_seqlens hf_mask hf_padding; do
   one fuzz_interop FDMA_FUZZ_PEER "$name" &
   jobs+=($!)
 done
-for name in segment parametric bitset bcsr columns dense message; do
+for name in segment parametric bitset bcsr columns dense message pattern; do
   one fuzz_v1_arrays FDMA_FUZZ_V1 "$name" &
   jobs+=($!)
 done

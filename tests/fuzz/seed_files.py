@@ -16,6 +16,7 @@ import numpy as np
 MASKC = os.environ.get("FDMA_MASKC", "")
 BUILD = Path(os.environ.get("FDMA_BUILD_DIR", "")).resolve()
 sys.path.insert(0, str(BUILD / "python_bindings"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "python" / "support"))
 
 
 SECONDS = 20
@@ -154,7 +155,17 @@ def own_seeds(folder: Path) -> list[Seed]:
         folder, "compile", "-s", "(q * 7 + k * k) % 5 < 2", *large, "-o", "seed.h5", "--force", "-q"
     )
     seeds.append(own_seed(folder, "dense deflated", True))
+    write_patterns(folder / "seed.h5")
+    seeds.append(own_seed(folder, "patterns"))
     return seeds
+
+
+def write_patterns(path: Path) -> None:
+    import fdma
+    from pattern_masks import pattern_state
+
+    path.unlink()
+    fdma.BlockMask.from_arrays(pattern_state()).save(path)
 
 
 def own_seed(folder: Path, name: str, has_chunk_keys: bool = False) -> Seed:

@@ -167,7 +167,7 @@ class Worker {
 };
 
 TEST(MutatedFiles, GiveAValidMaskOrAnError) {
-  const std::int64_t num_files = setting("FDMA_MUTATED_FILES", 456);
+  const std::int64_t num_files = setting("FDMA_MUTATED_FILES", 480);
   const std::int64_t num_threads = setting("FDMA_MUTATED_THREADS", 2);
   const auto seed = static_cast<std::uint64_t>(setting("FDMA_MUTATED_SEED", 1));
   const TemporaryFolder folder;
