@@ -45,10 +45,12 @@ class TileWalk {
         q_begin_(work_tile.q_begin),
         kv_len_(work_tile.kv_len) {}
 
-  /// Called num_tiles times.
+  /// Called num_tiles times. `kHasPatterns` is false in kernels whose plans have none.
+  template <bool kHasPatterns>
   __device__ __forceinline__ void next(const PlanArrays& plan, TileStep& step, TilePlace& place) {
     place = {q_begin_, 0, kv_len_};
-    if (iterator_.next(step, plan.patterns)) {
+    const bool has_tile = kHasPatterns ? iterator_.next(step, plan.patterns) : iterator_.next(step);
+    if (has_tile) {
       place.key_begin = step.tile * kTileKeys;
     } else {
       step = {PlanSegmentKind::full, 0, 0, 0};

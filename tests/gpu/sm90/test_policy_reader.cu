@@ -67,7 +67,7 @@ struct ReversedKeys : sm90::ContiguousKeys {
       for (int n = 0; n < tile.num_tiles; ++n) {
         TileStep step;
         gpu::TilePlace place;
-        walk.next(p.plan, step, place);
+        walk.next<true>(p.plan, step, place);
         for (int i = 0; i < Layout::kSteps; ++i, steps.advance()) {
           const int key = place.key_begin + i * Layout::kStepKeys;
           const std::uint32_t barrier = 8 * steps.stage;

@@ -60,13 +60,19 @@ class SegmentIterator {
 
   /// Sets `out` to the next tile; false after the last.
   FDMA_HOST_DEVICE bool next(TileStep& out, const PatternArrays& patterns) {
+    if (!next(out)) return false;
+    resolve_pattern(patterns, out);
+    return true;
+  }
+
+  /// The same for a plan without patterns.
+  FDMA_HOST_DEVICE bool next(TileStep& out) {
     while (segment_ != last_) {
       const std::int32_t first = segment_->first_tile + step_ * segment_->step_first;
       const std::int32_t end = segment_->end_tile + step_ * segment_->step_end;
       if (first + offset_ < end) {
         out = {segment_->kind, segment_->data_index, first + offset_, offset_};
         ++offset_;
-        resolve_pattern(patterns, out);
         return true;
       }
       ++segment_;

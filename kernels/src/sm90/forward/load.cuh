@@ -189,7 +189,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
       TilePlace place;
       const bool is_listed = Reader::kHasLists && n >= part.num_tiles;
       const bool is_copied = Reader::copies(is_listed);
-      if (!is_listed) walk.next(p.plan, step, place);
+      if (!is_listed) walk.template next<!Reader::kHasLists>(p.plan, step, place);
       const bool is_masked =
           is_listed ? part.is_masked(n - part.num_tiles) : needs_fragments(step, place);
 #pragma unroll
@@ -311,7 +311,7 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
       TileStep step;
       TilePlace place;
       const bool is_listed = Reader::kHasLists && index_tile >= 0;
-      if (!is_listed) walk.next(p.plan, step, place);
+      if (!is_listed) walk.template next<!Reader::kHasLists>(p.plan, step, place);
       const bool is_masked = is_listed ? part.is_masked(index_tile) : needs_fragments(step, place);
       const bool has_slot = Score::kAddsKeyBias || is_masked;
       const bool is_own = has_slot && turn == mask_warp;
