@@ -25,9 +25,8 @@ std::optional<SegmentMask> lower_intervals(const IrProgram& program, BlockShape 
 /// tiles of the mask do not repeat in a way that the engine can follow, or it cannot prove every
 /// cell defined; if it would not save most of the work of box form, unless `is_asked`; and where
 /// the meter stopped the work.
-std::optional<SegmentMask> lower_periodic(const IrProgram& program, BlockShape block,
-                                          int num_threads, bool is_asked, WorkMeter& meter,
-                                          ProgramReport* report = nullptr);
+std::optional<SegmentMask> lower_periodic(const IrProgram& program, BlockShape block, bool is_asked,
+                                          WorkMeter& meter, ProgramReport* report = nullptr);
 
 /// Box form (boxes/engine.cpp), for any program. Errors: invalid_argument that names an undefined
 /// cell and its cause; the error with which the meter stopped the work.

@@ -37,8 +37,7 @@ Result<SegmentMask> lower_program(const IrProgram& program, const LowerOptions& 
   const bool is_automatic = engine == LoweringEngine::automatic;
   std::optional<SegmentMask> mask;
   const auto try_periodic = [&] {
-    mask =
-        lower_periodic(program, options.block, options.num_threads, !is_automatic, meter, report);
+    mask = lower_periodic(program, options.block, !is_automatic, meter, report);
   };
   // Interval form takes long to find that a row has many intervals.
   const bool is_periodic_first =

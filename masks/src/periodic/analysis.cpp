@@ -84,6 +84,16 @@ class Analysis {
     return -1;
   }
 
+  // The modulus of x % m == y % m or x % m != y % m, which tells whether m divides x - y.
+  std::optional<std::int64_t> common_modulus(const IrNode& n) const {
+    if (n.op != IrOp::equal && n.op != IrOp::not_equal) return std::nullopt;
+    const IrNode& a = node(n.children[0]);
+    const IrNode& b = node(n.children[1]);
+    if (a.op != IrOp::mod || b.op != IrOp::mod) return std::nullopt;
+    const auto modulus = constant(a.children[1]);
+    return modulus && modulus == constant(b.children[1]) ? modulus : std::nullopt;
+  }
+
   // Nodes on which the root depends once ranges have decided what they decide.
   std::vector<std::uint8_t> reached_nodes() const {
     std::vector<std::uint8_t> reached(program_.nodes.size(), 0);
@@ -97,6 +107,10 @@ class Analysis {
         reach(range(n.children[0]).lo != 0 ? 1 : 2);
       } else if ((n.op == IrOp::min || n.op == IrOp::max) && chosen_operand(n) >= 0) {
         reach(chosen_operand(n));
+      } else if (common_modulus(n)) {
+        for (int c = 0; c < 2; ++c) {
+          reached[static_cast<std::size_t>(node(n.children[c]).children[0])] = 1;
+        }
       } else {
         for (int c = 0; c < n.num_children; ++c) reach(c);
       }
@@ -249,6 +263,20 @@ class Analysis {
     }
   }
 
+  // x - y modulo `modulus` does not change.
+  void require_difference(IrId x, IrId y, std::int64_t modulus) {
+    if (forms(x).is_opaque || forms(y).is_opaque) {
+      require_remainder(x, modulus);
+      require_remainder(y, modulus);
+      return;
+    }
+    for (const Form& a : forms(x).list) {
+      for (const Form& b : forms(y).list) {
+        if (const std::optional<Form> form = combine(a, b, -1)) require(*form, modulus);
+      }
+    }
+  }
+
   // x - y stays at most `below`, or at least `above`.
   void cut(const Forms& x, const Forms& y, std::int64_t below, std::int64_t above) {
     if (x.is_opaque || y.is_opaque) return fail();
@@ -257,9 +285,9 @@ class Analysis {
         const std::optional<Form> form = combine(a, b, -1);
         if (!form) return;
         if (form->is_flat()) continue;
-        // d * scale = linear + r. d <= below where linear <= below * scale - hi, and so on.
-        add_cut(form->row_factor, form->col_factor, Wide{below} * form->scale - form->hi,
-                Wide{above} * form->scale - form->lo);
+        // d * scale = linear + r, and d is whole: d <= below where d * scale < (below + 1) * scale.
+        add_cut(form->row_factor, form->col_factor, Wide{below + 1} * form->scale - 1 - form->hi,
+                Wide{above - 1} * form->scale + 1 - form->lo);
       }
     }
   }
@@ -274,6 +302,7 @@ class Analysis {
     Cut made{row_factor, col_factor, 0, 0};
     made.below = floor_quotient(static_cast<std::int64_t>(std::max(below, lo - common)), common);
     made.above = ceil_quotient(static_cast<std::int64_t>(std::min(above, hi + common)), common);
+    made.above = std::max(made.above, made.below);  // where both sides hold, either is right
     if (col_factor < 0 || (col_factor == 0 && row_factor < 0)) {
       made = {-row_factor, -col_factor, -made.above, -made.below};
     }
@@ -330,6 +359,10 @@ class Analysis {
         return cut(forms(n.children[0]), forms(n.children[1]), 0, 1);
       case IrOp::equal:
       case IrOp::not_equal:
+        if (const auto modulus = common_modulus(n)) {
+          return require_difference(node(n.children[0]).children[0],
+                                    node(n.children[1]).children[0], *modulus);
+        }
         return cut(forms(n.children[0]), forms(n.children[1]), -1, 1);
       case IrOp::test:
         if (!has_flat_operands(n)) fail();

@@ -5,15 +5,16 @@
 // and repeats: q // 7 is q / 7 minus one of 0, 1/7, .., 6/7. A node has one or a few such forms (a
 // minimum has those of both operands), and at each cell its value is that of one of them. Let V be
 // a translation that
-//   - moves the operand of every x % m and x // m by a multiple of m, in all of its forms, and
+//   - moves the operand of every x % m and x // m by a multiple of m, in all of its forms (of
+//     x % m == y % m: the difference x - y), and
 //   - for every comparison, minimum and absolute value, keeps the side of the cell: the difference
 //     of the operands, in all pairs of their forms, stays below, or stays above, the values at which
 //     the outcome changes; or V does not change the linear part of the difference at all.
 // By induction over the nodes, the value of each node at p + V is that at p plus its form at V, and
 // conditions are equal. The first demand gives the lattice, and the second one a Cut for each pair.
 //
-// Example     `(q // 5) % 7 == (k // 5) % 7 & k <= q`: rows and columns move by multiples of 35, and
-//             k - q has one cut between 0 and 1
+// Example     `(q // 5) % 7 == (k // 5) % 7 & k <= q`: tiles move by multiples of (5, 5) and of 35
+//             columns, and k - q has one cut between 0 and 1
 // Does not    `t[q] == t[k]` (a look-up by an index that does not repeat), `bitand(q, k) == 0`,
 //             `q * k < 1000`
 // Cost        O(nodes * forms^2)

@@ -11,16 +11,16 @@
 //  5. Write: a region whose tiles are equal is written as plain segments, another one as one
 //     pattern. A mask without patterns has the arrays that box form gives it.
 //
-// Fits        `(q // 5) % 7 == (k // 5) % 7 & causal` in blocks of 128: tiles repeat every 35 tile
-//             rows and columns below the diagonal and every 35 tiles along it, 1,260 tiles in all,
-//             for a million tokens as for ten thousand. natten2d, dilated windows, strided and fixed
+// Fits        `(q // 5) % 7 == (k // 5) % 7 & causal` in blocks of 128: tiles repeat every 35
+//             columns and by (5, 5) below the diagonal, and by (5, 5) along it: 180 tiles, for a
+//             million tokens as for ten thousand, and 175 empty ones above. natten2d, dilated windows, strided and fixed
 //             patterns, videos by // and %, `(q * k) % 7 < 3`.
 // Does not    look-ups by an index that does not repeat (documents, random tables); `bitand(q, k)`;
 //             `q * k < 1000`; periods that the lengths do not hold a few times; masks that may be
 //             undefined at some cell, which box form finds.
 // Cost        time: O(tile rows * cuts * log(cuts)) + that of box form for the slots + O(segments)
 //             memory: 12 bytes a stretch, 12 a slot, the distinct bitmaps
-// Threads     The result does not depend on them: slots are numbered and interned row by row.
+// Threads     one
 #include <chrono>
 #include <optional>
 #include <span>
@@ -256,9 +256,8 @@ std::int64_t num_table_entries(const IrProgram& program) {
 
 }  // namespace
 
-std::optional<SegmentMask> lower_periodic(const IrProgram& source, BlockShape block,
-                                          int num_threads, bool is_asked, WorkMeter& meter,
-                                          ProgramReport* report) {
+std::optional<SegmentMask> lower_periodic(const IrProgram& source, BlockShape block, bool is_asked,
+                                          WorkMeter& meter, ProgramReport* report) {
   const auto decline = [&](const char* reason) {
     if (report != nullptr) report->declined.push_back({LoweringEngine::periodic, reason});
     return std::nullopt;
@@ -286,7 +285,7 @@ std::optional<SegmentMask> lower_periodic(const IrProgram& source, BlockShape bl
   const auto planned = std::chrono::steady_clock::now();
   TileStore store(block);
   const Result<std::vector<Contents>> contents =
-      periodic::evaluate_slots(program, block, plan->slots(), num_threads, store, meter);
+      periodic::evaluate_slots(program, block, plan->slots(), store, meter);
   if (!contents || meter.must_stop()) return decline("a tile could not be evaluated");
   const auto evaluated = std::chrono::steady_clock::now();
   SegmentMask mask = PatternWriter(program, block, *plan, *contents, store).run();

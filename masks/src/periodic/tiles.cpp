@@ -85,9 +85,8 @@ IrProgram move_program(const IrProgram& program, std::int64_t q0, std::int64_t k
 }
 
 Result<std::vector<Contents>> evaluate_slots(const IrProgram& program, BlockShape block,
-                                             std::span<const Slot> slots, int num_threads,
-                                             TileStore& store, WorkMeter& meter) {
-  (void)num_threads;
+                                             std::span<const Slot> slots, TileStore& store,
+                                             WorkMeter& meter) {
   std::vector<Contents> contents(slots.size(), kEmptyTile);
   std::vector<std::uint64_t> words(static_cast<std::size_t>(block.block_q) *
                                    static_cast<std::size_t>(block.block_kv) / 64);
