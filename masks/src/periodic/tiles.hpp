@@ -43,7 +43,7 @@ IrProgram move_program(const IrProgram& program, std::int64_t q0, std::int64_t k
 /// masks, by box form.
 ///
 /// Errors      those of box form
-/// Cost        about 50 us a group of neighbours, and that of box form for its tiles
+/// Cost        that of box form for each group of neighbours
 Result<std::vector<Contents>> evaluate_slots(const IrProgram& program, BlockShape block,
                                              std::span<const Slot> slots, TileStore& store,
                                              WorkMeter& meter);
