@@ -8,8 +8,8 @@
 //   - moves the operand of every x % m and x // m by a multiple of m, in all of its forms (of
 //     x % m == y % m: the difference x - y), and
 //   - for every comparison, minimum and absolute value, keeps the side of the cell: the difference
-//     of the operands, in all pairs of their forms, stays below, or stays above, the values at which
-//     the outcome changes; or V does not change the linear part of the difference at all.
+//     of the operands, in all pairs of their forms, stays below, or stays above, the values at
+//     which the outcome changes; or V does not change the linear part of the difference at all.
 // By induction over the nodes, the value of each node at p + V is that at p plus its form at V, and
 // conditions are equal. The first demand gives the lattice, and the second one a Cut for each pair.
 //

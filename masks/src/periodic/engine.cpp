@@ -11,10 +11,10 @@
 //  5. Write: a region whose tiles are equal is written as plain segments, another one as one
 //     pattern. A mask without patterns has the arrays that box form gives it.
 //
-// Fits        `(q // 5) % 7 == (k // 5) % 7 & causal` in blocks of 128: tiles repeat every 35 columns
-//             and by (5, 5), along the diagonal by (5, 5). That is 175 tiles to either side and 5 on
-//             it, for a million tokens as for ten thousand. Natten2d, dilated windows, strided and
-//             fixed patterns, videos by // and %, `(q * k) % 7 < 3`.
+// Fits        `(q // 5) % 7 == (k // 5) % 7 & causal` in blocks of 128: tiles repeat every 35
+//             columns and by (5, 5), along the diagonal by (5, 5). That is 175 tiles to either side
+//             and 5 on it, for a million tokens as for ten thousand. Natten2d, dilated windows,
+//             strided and fixed patterns, videos by // and %, `(q * k) % 7 < 3`.
 // Does not    look-ups by an index that does not repeat (documents, random tables); `bitand(q, k)`;
 //             `q * k < 1000`; periods that the lengths do not hold a few times; masks that may be
 //             undefined at some cell, which box form finds.
