@@ -38,14 +38,12 @@ namespace fdma {
 namespace {
 
 using periodic::Contents;
-using periodic::PatternPeriod;
 using periodic::PlainRun;
 using periodic::Region;
 using periodic::RegionKind;
 using periodic::Stretch;
 using periodic::TilePlan;
 using periodic::TileStore;
-using periodic::Translation;
 
 constexpr std::int64_t kUnrollBudget = std::int64_t{1} << 12;  // nodes
 constexpr std::int64_t kMostTableEntries = std::int64_t{1} << 16;

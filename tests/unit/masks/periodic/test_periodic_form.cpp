@@ -120,19 +120,19 @@ std::optional<periodic::Structure> structure_of(std::string_view text, std::int6
 TEST(PeriodicAnalysis, FindsTheLatticeAndTheCuts) {
   const auto digits = structure_of("(q // 5) % 7 == (k // 5) % 7 & causal", 100000);
   ASSERT_TRUE(digits);
-  EXPECT_EQ(digits->lattice, (periodic::TileLattice{5, 5, 35}));
+  EXPECT_EQ(digits->lattice, (TileLattice{5, 5, 35}));
   EXPECT_EQ(digits->cuts, (std::vector<periodic::Cut>{{-1, 1, 0, 1}}));
   const auto diagonals = structure_of("(q - k) % 3 == 0", 100000);
   ASSERT_TRUE(diagonals);
-  EXPECT_EQ(diagonals->lattice, (periodic::TileLattice{1, 1, 3}));
+  EXPECT_EQ(diagonals->lattice, (TileLattice{1, 1, 3}));
   EXPECT_TRUE(diagonals->cuts.empty());
   const auto product = structure_of("(q * k) % 7 < 3", 100000);
   ASSERT_TRUE(product);
-  EXPECT_EQ(product->lattice, (periodic::TileLattice{7, 0, 7}));
+  EXPECT_EQ(product->lattice, (TileLattice{7, 0, 7}));
   // q // 128 - k // 128 is (q - k) / 128 with less than 1 to either side.
   const auto chunks = structure_of("q // 128 == k // 128", 100000);
   ASSERT_TRUE(chunks);
-  EXPECT_EQ(chunks->lattice, (periodic::TileLattice{1, 0, 1}));
+  EXPECT_EQ(chunks->lattice, (TileLattice{1, 0, 1}));
   EXPECT_EQ(chunks->cuts, (std::vector<periodic::Cut>{{-1, 1, -128, 128}}));
 }
 
