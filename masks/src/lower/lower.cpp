@@ -88,19 +88,6 @@ std::string where_used(const MaskIr& ir, std::size_t program) {
 
 }  // namespace
 
-std::string_view to_string(LoweringEngine engine) {
-  switch (engine) {
-    case LoweringEngine::interval:
-      return "interval";
-    case LoweringEngine::box:
-      return "box";
-    case LoweringEngine::periodic:
-      return "periodic";
-    default:
-      return "automatic";
-  }
-}
-
 Result<BlockMask> lower(const MaskIr& ir, const LowerOptions& options) {
   FDMA_TRY_VOID(validate(options.block));
   FDMA_TRY_VOID(validate(ir.shape));

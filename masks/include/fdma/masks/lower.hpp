@@ -44,6 +44,10 @@ struct ProgramReport {
   std::vector<Phase> phases;  ///< of the engine that made the mask
 };
 
+/// What a report says, a line each without its end: the engines that declined and why, the one that
+/// made the mask and how, the tiles, and for slow programs where the time went.
+std::vector<std::string> report_lines(const ProgramReport& report);
+
 /// How a mask was lowered: one report for each program of its MaskIr, in that order.
 struct LoweringReport {
   std::vector<ProgramReport> programs;
