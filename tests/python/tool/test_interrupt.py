@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import resource
@@ -108,6 +109,39 @@ def test_progress_appears_on_a_terminal_only(tmp_path: Path) -> None:
     assert "reading huge.h5:/mask [" in text
     assert "/s" in text
     assert "left" in text
+
+
+@pytest.mark.parametrize("verb", ["compile", "explain", "check"])
+def test_compiling_shows_its_tile_rows_and_ends_at_an_interrupt(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "out.h5").write_bytes(b"what was there before")
+    spec = ["(q * 31 + k * 17 + q * k) % 13 < 6", "--q-len"]
+    words = [MASKC, verb, *spec, "200000"]
+    if verb == "compile":
+        words += ["--name", "new", "-o", "new.h5"]
+    if verb == "check":
+        maskc(tmp_path, "compile", *spec, "6000", "-o", "m.h5")
+        words = [MASKC, "check", "m.h5", "--exact"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        words, cwd=tmp_path, stderr=theirs, stdout=subprocess.DEVNULL, preexec_fn=default_signals
+    ) as tool:
+        os.close(theirs)
+        shown = b""
+        while b" rows/s" not in shown:
+            try:
+                shown += os.read(ours, 4096)
+            except OSError:
+                break
+        tool.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):
+            while os.read(ours, 4096):
+                pass
+    os.close(ours)
+    what = "evaluating every cell of its specification [" if verb == "check" else "compiling ["
+    assert what in shown.decode()
+    assert tool.returncode == 130
+    assert (tmp_path / "out.h5").read_bytes() == b"what was there before"
+    assert not (tmp_path / "new.h5").exists()
 
 
 def test_output_through_a_link_replaces_its_target(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ namespace fdma::maskc {
 
 const std::vector<const Command*>& all_commands() {
   static const std::vector<const Command*> commands{
-      &compile_command(),  &convert_command(),   &combine_command(),    &pack_command(),
-      &rm_command(),       &ls_command(),        &inspect_command(),    &check_command(),
-      &diff_command(),     &render_command(),    &run_command(),        &bench_command(),
-      &estimate_command(), &calibrate_command(), &completion_command(), &man_page_command()};
+      &compile_command(), &convert_command(),  &combine_command(),   &pack_command(),
+      &rm_command(),      &ls_command(),       &inspect_command(),   &explain_command(),
+      &check_command(),   &diff_command(),     &render_command(),    &run_command(),
+      &bench_command(),   &estimate_command(), &calibrate_command(), &completion_command(),
+      &man_page_command()};
   return commands;
 }
 

@@ -58,6 +58,7 @@ struct Command {
 
 const Command& compile_command();
 const Command& convert_command();
+const Command& explain_command();
 const Command& combine_command();
 const Command& pack_command();
 const Command& rm_command();

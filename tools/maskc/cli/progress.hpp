@@ -4,9 +4,12 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace fdma::maskc {
 
@@ -68,6 +71,29 @@ class Waiting {
   bool has_ended_ = false;
   Step step_;
   std::thread thread_;
+};
+
+/// Both: a clock until the work first says how far it is, then a bar.
+///
+/// Example     WaitingProgress bar("compiling", "tile rows", quiet);
+///             options.on_progress = bar.callback();
+/// Threads     any thread may call update, one at a time
+class WaitingProgress {
+ public:
+  WaitingProgress(const std::string& what, std::string unit, bool quiet)
+      : progress_(what, std::move(unit), quiet), waiting_(std::in_place, what, quiet) {}
+
+  void update(std::int64_t done, std::int64_t total) {
+    waiting_.reset();
+    progress_.update(done, total);
+  }
+  std::function<void(std::int64_t, std::int64_t)> callback() {
+    return [this](std::int64_t done, std::int64_t total) { update(done, total); };
+  }
+
+ private:
+  Progress progress_;
+  std::optional<Waiting> waiting_;
 };
 
 /// The bar's line, without control characters: "reading [#####.....] 50 %  1.2 GiB/s  3 s left".

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <chrono>
+#include <map>
 #include <optional>
 
 #include "cli/arguments.hpp"
@@ -12,6 +13,7 @@
 #include "cli/work_limits.hpp"
 #include "commands/engine_report.hpp"
 #include "commands/segment_dump.hpp"
+#include "commands/specification.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/mask_statistics.hpp"
 #include "fdma/masks/lower.hpp"
@@ -35,17 +37,6 @@ Outcome<std::string> dump_stage(const std::string& stage, const MaskExpr& expr,
   if (stage == "expr") return dump(expr);
   if (stage == "ir") return dump(*ir);
   return dump_segments(mask);
-}
-
-// A shape error often means that the tables hold more batch elements than the command line asks
-// for.
-CommandFailure with_batch_hint(const Error& error, const Arguments& arguments) {
-  std::string message = error.message;
-  if (error.code == ErrorCode::shape_mismatch && !arguments.has("batch") &&
-      message.find("expected [batch = ") != std::string::npos) {
-    message += "; --batch N says how many batch elements there are (1 by default)";
-  }
-  return {exit_code_of(error.code), std::move(message)};
 }
 
 std::string mask_name(const Arguments& arguments) {
@@ -83,17 +74,14 @@ Status write_compiled(BlockMask mask, const LowerOptions& options, const std::st
   return Nothing{};
 }
 
-// --spec, or the operand.
-Outcome<std::string> spec_of(const Arguments& arguments) {
-  const auto spec = arguments.find("spec");
-  const std::vector<std::string>& operands = arguments.operands();
-  if (spec && !operands.empty()) {
-    return usage_failure(fmt::format("--spec: expected one specification, got '{}' besides '{}'",
-                                     operands.front(), *spec));
+// For --verbose. A mask of many programs is told of once for each way it was lowered.
+void log_report(const LoweringReport& report) {
+  std::map<std::vector<std::string>, std::size_t> num_programs;
+  for (const ProgramReport& program : report.programs) ++num_programs[report_lines(program)];
+  for (const auto& [lines, count] : num_programs) {
+    if (num_programs.size() > 1) spdlog::info("{} programs:", count);
+    for (const std::string& line : lines) spdlog::info("{}", line);
   }
-  if (spec) return *spec;
-  if (!operands.empty()) return operands.front();
-  return usage_failure("--spec: expected a specification, a file or -, got nothing");
 }
 
 Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
@@ -135,7 +123,10 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   BlockMask mask;
   double seconds = 0;
   {
-    const Waiting waiting("compiling", session.quiet || arguments.has("verbose"));
+    WaitingProgress progress("compiling", "tile rows", session.quiet || arguments.has("verbose"));
+    options.on_progress = progress.callback();
+    LoweringReport report;
+    if (arguments.has("verbose")) options.report = &report;
     const Clock::time_point start = Clock::now();
     if (is_learned) {
       Result<BlockMask> compiled = fdma::compile(expr, views, shape, options);
@@ -152,6 +143,9 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
       }
     }
     seconds = seconds_since(start);
+    options.on_progress = {};
+    options.report = nullptr;
+    log_report(report);
   }
   spdlog::info("compiled in {}", duration_text(seconds));
   if (dumped) {
@@ -184,83 +178,70 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
 }  // namespace
 
 const Command& compile_command() {
-  static const Command command{
-      .name = "compile",
-      .summary = "a mask specification to an exact compiled mask in a file",
-      .operands = "[SPEC]",
-      .max_operands = 1,
-      .description =
-          "Compiles the specification for the given lengths and writes the mask. The language is "
-          "described by fdma-maskc help language: names such as causal, window(w) and "
-          "documents(lengths=@t), combined with & | ^ ~, or any condition on q, k, b, h and "
-          "tables, "
-          "such as 'k <= q & q - k < 1024'.\n"
-          "\n"
-          "The result is exact for every cell, and its size follows the structure of the mask, not "
-          "the square of its length.",
-      .options =
-          {{.name = "spec",
-            .letter = 's',
-            .value = "SPEC",
-            .help = "The specification: its text, the path of an existing file that holds it, or - "
-                    "for standard input. It may also be the operand.",
-            .takes_file = true},
-           table_option(),
-           cast_option(),
-           {.name = "q-len",
-            .value = "N[,N..]",
-            .help = "Query rows: one number, or one per batch element; 8k is 8192, 1M is 1048576."},
-           {.name = "kv-len", .value = "N[,N..]", .help = "Keys, likewise (default: as --q-len)."},
-           {.name = "batch",
-            .value = "N",
-            .help = "Batch elements; needed where the specification mentions b."},
-           {.name = "heads",
-            .value = "N",
-            .help = "Query heads; needed where the specification mentions h."},
-           {.name = "output",
-            .letter = 'o',
-            .value = "FILE",
-            .help = "The HDF5 file to write; a mask file that is there keeps its other masks.",
-            .takes_file = true},
-           force_masks_option(),
-           {.name = "name",
-            .value = "NAME",
-            .help = "Name of the mask in the file: /masks/NAME (default mask)."},
-           format_option("Format to store (default segment)."),
-           block_option("Block of query rows by keys, multiples of 16 (default 128x128)."),
-           {.name = "dump",
-            .value = "STAGE",
-            .help = "Print a stage of the compilation: the expression, the bound program, or the "
-                    "compiled segments.",
-            .choices = {"expr", "ir", "segments"}},
-           {.name = "explain",
-            .help = "Print which engine lowers each distinct program, in what time, to what."},
-           threads_option(),
-           max_work_option(),
-           json_option()},
-      .examples =
-          {{"fdma-maskc compile 'causal & window(1024)' --q-len 8k -o window.h5",
-            "Causal attention to the last 1024 keys, 8192 tokens:"},
-           {"fdma-maskc compile --spec 'causal & documents(lengths=@len)' \\\n"
-            "  --table len=docs.h5:/lengths --q-len 8192 --kv-len 8192 -o packed.h5",
-            "Packed documents whose lengths lie in a dataset of an HDF5 file:"},
-           {"fdma-maskc compile --spec 'causal & documents(lengths=@len)' \\\n"
-            "  --table len=3000,4000,1192 --q-len 8192 -o packed.h5",
-            "The same with the lengths on the command line:"},
-           {"fdma-maskc compile --spec 'k <= q & q - k < 16 * shl(1, h % 8)' \\\n"
-            "  --heads 32 --q-len 4096 -o heads.h5",
-            "A window per head:"},
-           {"fdma-maskc compile --spec 'padding(lengths=@n) & causal' --table n=700,1300 \\\n"
-            "  --batch 2 --q-len 2048 --format bcsr -o padded.h5",
-            "Padding, one length per batch element, stored as block sparse rows:"},
-           {"fdma-maskc compile --spec 'causal & topk(@scores, 2048)' \\\n"
-            "  --table 'scores=zoh(values=kv.h5:/values, dt_proj=/dt_proj, a_coef=/a_coef)' \\\n"
-            "  --heads 32 --q-len 131072 -o learned.h5",
-            "The 2048 keys of highest score per query, scores computed from the values:"},
-           {"echo 'causal & (window(64) | sink(4))' | \\\n"
-            "  fdma-maskc compile --spec - --q-len 512 --dump ir",
-            "Look at the bound program, write nothing:"}},
-      .run = run};
+  static const Command command = [] {
+    Command made{
+        .name = "compile",
+        .summary = "a mask specification to an exact compiled mask in a file",
+        .operands = "[SPEC]",
+        .max_operands = 1,
+        .description =
+            "Compiles the specification for the given lengths and writes the mask. The language is "
+            "described by fdma-maskc help language: names such as causal, window(w) and "
+            "documents(lengths=@t), combined with & | ^ ~, or any condition on q, k, b, h and "
+            "tables, "
+            "such as 'k <= q & q - k < 1024'.\n"
+            "\n"
+            "The result is exact for every cell, and its size follows the structure of the mask, "
+            "not "
+            "the square of its length.",
+        .options = specification_options(),
+        .examples =
+            {{"fdma-maskc compile 'causal & window(1024)' --q-len 8k -o window.h5",
+              "Causal attention to the last 1024 keys, 8192 tokens:"},
+             {"fdma-maskc compile --spec 'causal & documents(lengths=@len)' \\\n"
+              "  --table len=docs.h5:/lengths --q-len 8192 --kv-len 8192 -o packed.h5",
+              "Packed documents whose lengths lie in a dataset of an HDF5 file:"},
+             {"fdma-maskc compile --spec 'causal & documents(lengths=@len)' \\\n"
+              "  --table len=3000,4000,1192 --q-len 8192 -o packed.h5",
+              "The same with the lengths on the command line:"},
+             {"fdma-maskc compile --spec 'k <= q & q - k < 16 * shl(1, h % 8)' \\\n"
+              "  --heads 32 --q-len 4096 -o heads.h5",
+              "A window per head:"},
+             {"fdma-maskc compile --spec 'padding(lengths=@n) & causal' --table n=700,1300 \\\n"
+              "  --batch 2 --q-len 2048 --format bcsr -o padded.h5",
+              "Padding, one length per batch element, stored as block sparse rows:"},
+             {"fdma-maskc compile --spec 'causal & topk(@scores, 2048)' \\\n"
+              "  --table 'scores=zoh(values=kv.h5:/values, dt_proj=/dt_proj, a_coef=/a_coef)' \\\n"
+              "  --heads 32 --q-len 131072 -o learned.h5",
+              "The 2048 keys of highest score per query, scores computed from the values:"},
+             {"echo 'causal & (window(64) | sink(4))' | \\\n"
+              "  fdma-maskc compile --spec - --q-len 512 --dump ir",
+              "Look at the bound program, write nothing:"}},
+        .run = run};
+    const std::vector<OptionSpec> more = {
+        {.name = "output",
+         .letter = 'o',
+         .value = "FILE",
+         .help = "The HDF5 file to write; a mask file that is there keeps its other masks.",
+         .takes_file = true},
+        force_masks_option(),
+        {.name = "name",
+         .value = "NAME",
+         .help = "Name of the mask in the file: /masks/NAME (default mask)."},
+        format_option("Format to store (default segment)."),
+        block_option("Block of query rows by keys, multiples of 16 (default 128x128)."),
+        {.name = "dump",
+         .value = "STAGE",
+         .help = "Print a stage of the compilation: the expression, the bound program, or the "
+                 "compiled segments.",
+         .choices = {"expr", "ir", "segments"}},
+        {.name = "explain", .help = "Print how each distinct program is lowered, as explain does."},
+        threads_option(),
+        max_work_option(),
+        json_option()};
+    made.options.insert(made.options.end(), more.begin(), more.end());
+    return made;
+  }();
   return command;
 }
 

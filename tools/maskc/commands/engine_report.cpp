@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
+#include <utility>
 
 #include "cli/number_text.hpp"
 
 namespace fdma::maskc {
+
 Outcome<std::vector<EngineReport>> explain_engines(const MaskIr& ir, const LowerOptions& options) {
   std::vector<EngineReport> reports;
   for (std::size_t p = 0; p < ir.programs.size(); ++p) {
@@ -24,21 +25,13 @@ Outcome<std::vector<EngineReport>> explain_engines(const MaskIr& ir, const Lower
     single.shape.kv_lens = {program.kv_len};
     single.programs = {program};
     single.program_of = {0};
-    LowerOptions chosen = options;
-    const auto run = [&](LoweringEngine engine) {
-      chosen.engine = engine;
-      report.engine = engine;
-      const auto start = std::chrono::steady_clock::now();
-      Result<BlockMask> mask = lower(single, chosen);
-      report.seconds =
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      return mask;
-    };
-    Result<BlockMask> mask = run(LoweringEngine::interval);
-    if (!mask && mask.error().code == ErrorCode::unsupported) mask = run(LoweringEngine::box);
-    if (!mask) return mask.error();
-    report.result_bytes = mask->size_bytes();
-    for (const SegmentMask& segments : std::get<std::vector<SegmentMask>>(mask->groups)) {
+    LoweringReport lowering;
+    LowerOptions reported = options;
+    reported.report = &lowering;
+    FDMA_TRY(const BlockMask mask, lower(single, reported));
+    report.lowering = std::move(lowering.programs.front());
+    report.result_bytes = mask.size_bytes();
+    for (const SegmentMask& segments : std::get<std::vector<SegmentMask>>(mask.groups)) {
       report.num_runs += static_cast<std::int64_t>(segments.runs.size());
       report.num_bitmaps += segments.num_bitmaps();
     }
@@ -54,21 +47,38 @@ std::string to_text(const std::vector<EngineReport>& reports) {
     text += fmt::format("program {}: {} x {}, {} of (batch, head), {}, {}\n", i, report.q_len,
                         report.kv_len, plural(report.num_pairs, "pair"),
                         plural(report.num_nodes, "node"), plural(report.num_tables, "table"));
-    text += fmt::format("  {} engine, {}: {}, {}, {}\n", to_string(report.engine),
-                        duration_text(report.seconds), plural(report.num_runs, "run"),
+    text += fmt::format("  {} engine, {}: {}, {}, {}\n", to_string(report.lowering.engine),
+                        duration_text(report.lowering.seconds), plural(report.num_runs, "run"),
                         plural(report.num_bitmaps, "bitmap"), bytes_text(report.result_bytes));
+    for (const std::string& line : report_lines(report.lowering)) text += "  " + line + '\n';
   }
   return text;
 }
 
 Json to_json(const EngineReport& report) {
+  const ProgramReport& lowering = report.lowering;
+  Json declined = Json::array();
+  for (const ProgramReport::Decline& decline : lowering.declined) {
+    declined.push_back({{"engine", to_string(decline.engine)}, {"reason", decline.reason}});
+  }
+  Json phases = Json::array();
+  for (const ProgramReport::Phase& phase : lowering.phases) {
+    phases.push_back({{"what", phase.what}, {"seconds", phase.seconds}});
+  }
   return {{"q_len", report.q_len},
           {"kv_len", report.kv_len},
           {"num_pairs", report.num_pairs},
           {"num_nodes", report.num_nodes},
           {"num_tables", report.num_tables},
-          {"engine", to_string(report.engine)},
-          {"seconds", report.seconds},
+          {"engine", to_string(lowering.engine)},
+          {"method", lowering.method},
+          {"declined", declined},
+          {"seconds", lowering.seconds},
+          {"phases", phases},
+          {"num_tiles", lowering.num_tiles},
+          {"num_bounded_tiles", lowering.num_bounded_tiles},
+          {"num_evaluated_tiles", lowering.num_evaluated_tiles},
+          {"num_repeated_tiles", lowering.num_repeated_tiles},
           {"num_runs", report.num_runs},
           {"num_bitmaps", report.num_bitmaps},
           {"bytes", report.result_bytes}};

@@ -1,4 +1,4 @@
-// --explain: which engine lowers each program of a bound mask.
+// explain and compile --explain: which engine lowers each program of a bound mask, and how.
 #pragma once
 
 #include <string>
@@ -17,14 +17,13 @@ struct EngineReport {
   std::int64_t kv_len = 0;
   std::int64_t num_nodes = 0;
   std::int64_t num_tables = 0;
-  LoweringEngine engine = LoweringEngine::interval;
-  double seconds = 0;
+  ProgramReport lowering;
   std::int64_t result_bytes = 0;
   std::int64_t num_runs = 0;
   std::int64_t num_bitmaps = 0;
 };
 
-/// Lowers every program alone: by interval form, or by box form if interval form declines.
+/// Lowers every program alone.
 Outcome<std::vector<EngineReport>> explain_engines(const MaskIr& ir, const LowerOptions& options);
 
 std::string to_text(const std::vector<EngineReport>& reports);

@@ -1,0 +1,22 @@
+// The specification, lengths and tables that compile and explain take.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/arguments.hpp"
+#include "fdma/base/result.hpp"
+
+namespace fdma::maskc {
+
+/// --spec, or the operand. Failure: usage.
+Outcome<std::string> spec_of(const Arguments& arguments);
+
+/// The failure of binding a specification. A shape error often means that the tables hold more batch
+/// elements than the command line asks for; the message then says so.
+CommandFailure with_batch_hint(const Error& error, const Arguments& arguments);
+
+/// --spec, --table, --cast, --q-len, --kv-len, --batch, --heads.
+std::vector<OptionSpec> specification_options();
+
+}  // namespace fdma::maskc
