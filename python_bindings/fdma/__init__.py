@@ -38,7 +38,7 @@ from .interop.formats import (
     from_hf_padding,
 )
 from .masks.block_mask import BlockMask, MaskOrigin, TileCounts
-from .masks.compile import compile
+from .masks.compile import Explanation, ProgramReport, compile, explain
 from .masks.compile import read_functions_by as _read_functions_by
 from .masks.difference import MaskDifference
 from .masks.expr import (
@@ -100,12 +100,14 @@ __all__ = [
     "AttentionPlan",
     "BlockMask",
     "Estimate",
+    "Explanation",
     "IncrementalTopk",
     "IntExpr",
     "MaskDifference",
     "MaskExpr",
     "MaskOrigin",
     "MaskSyntaxError",
+    "ProgramReport",
     "TableExpr",
     "TileCounts",
     "TraceError",
@@ -134,6 +136,7 @@ __all__ = [
     "documents",
     "dynamic_mask_attention",
     "estimate",
+    "explain",
     "from_bsr",
     "from_cu_seqlens",
     "from_flashmask",

@@ -377,6 +377,23 @@ def compile(
     loops; NotImplementedError is raised for a mask that takes more.
     """
 
+def explain(
+    spec: str | Expr,
+    q_len: int | Sequence[int],
+    kv_len: int | Sequence[int] | None = None,
+    batch: int = 1,
+    heads: int = 1,
+    tables: Mapping[str, Array] | None = None,
+    block: tuple[int, int] = (128, 128),
+    num_threads: int = 0,
+    timeout: float | None = None,
+    max_work: int | None = None,
+) -> list[dict[str, Any]]:
+    """
+    Compiles as compile does and returns how each distinct program was lowered:
+    the members of fdma.ProgramReport.
+    """
+
 class AttentionPlan:
     """
     What will run for a mask and the shapes of the tensors. make_plan() makes

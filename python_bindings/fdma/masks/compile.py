@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,7 +23,7 @@ from .expr_types import MaskExpr, MaskLike, TableExpr, _is_condition, _same_symb
 from .no_mask import described
 from .table_arrays import as_array, describe, is_same, on_host
 
-__all__ = ["compile"]
+__all__ = ["Explanation", "ProgramReport", "compile", "explain"]
 
 MaskMod: TypeAlias = Callable[[Any, Any, Any, Any], Any]
 Lengths: TypeAlias = "int | Sequence[int] | np.ndarray[Any, Any] | Any"
@@ -111,6 +112,112 @@ def compile(
     >>> fdma.compile(lambda b, h, q, k: q >= k, 4096, format="bcsr").format
     'bcsr'
     """
+    request = _request(mask, q_len, kv_len, batch, heads, sample, tables, named_tables)
+    core = _fdma.compile(
+        *request,
+        format,
+        _block(block),
+        _integer("num_threads", num_threads),
+        _seconds(timeout),
+        None if max_work is None else _integer("max_work", max_work),
+    )
+    return BlockMask._wrap(core)
+
+
+@dataclass(frozen=True)
+class ProgramReport:
+    """How one distinct program of a mask was lowered.
+
+    engine made it, in the way that method says; declined holds the engines that were tried before,
+    each with its reason. Of num_tiles tiles, num_bounded_tiles were decided by bounds,
+    num_evaluated_tiles were evaluated and num_repeated_tiles are the same as a tile before;
+    interval form does not go from tile to tile and counts none. phases holds what took how many
+    seconds, summed over threads. lines says all that as text, and for slow programs where the time
+    went.
+
+    >>> import fdma
+    >>> fdma.explain("causal", 4096).programs[0].engine
+    'interval'
+    """
+
+    engine: str
+    method: str
+    declined: tuple[tuple[str, str], ...]
+    seconds: float
+    num_tiles: int
+    num_bounded_tiles: int
+    num_evaluated_tiles: int
+    num_repeated_tiles: int
+    phases: tuple[tuple[str, float], ...]
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a mask was compiled: one report for each distinct program, and all of them as text.
+
+    >>> import fdma
+    >>> print(fdma.explain("causal", 4096))
+    interval form: bands of rows: 1, key intervals: 1
+    """
+
+    programs: tuple[ProgramReport, ...]
+
+    def __str__(self) -> str:
+        texts = ["\n".join(program.lines) for program in self.programs]
+        if len(texts) == 1:
+            return texts[0]
+        return "\n".join(f"program {i}:\n{text}" for i, text in enumerate(texts))
+
+
+@made_outside
+def explain(
+    mask: MaskLike | str | MaskMod,
+    q_len: Lengths,
+    kv_len: Lengths | None = None,
+    batch: int | None = None,
+    heads: int = 1,
+    *,
+    tables: Mapping[str, Any] | None = None,
+    block: int | tuple[int, int] = (128, 128),
+    num_threads: int = 0,
+    sample: bool = False,
+    timeout: float | None = None,
+    max_work: int | None = None,
+    **named_tables: Any,
+) -> Explanation:
+    """How compile makes a mask: by which engine, why, from how many tiles, and what was slow.
+
+    The arguments are those of compile, and so are the errors and the cost: the mask is compiled
+    and dropped. Raises NotImplementedError for masks with topk.
+
+    >>> import fdma
+    >>> program = fdma.explain("bitand(q, k) == 0", 4096).programs[0]
+    >>> program.engine, program.num_tiles, program.num_evaluated_tiles < 100
+    ('box', 1024, True)
+    """
+    request = _request(mask, q_len, kv_len, batch, heads, sample, tables, named_tables)
+    programs = _fdma.explain(
+        *request,
+        _block(block),
+        _integer("num_threads", num_threads),
+        _seconds(timeout),
+        None if max_work is None else _integer("max_work", max_work),
+    )
+    return Explanation(tuple(ProgramReport(**program) for program in programs))
+
+
+def _request(
+    mask: Any,
+    q_len: Lengths,
+    kv_len: Lengths | None,
+    batch: int | None,
+    heads: int,
+    sample: bool,
+    tables: Mapping[str, Any] | None,
+    named_tables: dict[str, Any],
+) -> tuple[_fdma.Expr, list[int], list[int], int, int, dict[str, Any]]:
+    """What the core takes first: the expression, lengths, counts and arrays."""
     q_lens = _lengths("q_len", q_len)
     kv_lens = q_lens if kv_len is None else _lengths("kv_len", kv_len)
     count = max(len(q_lens), len(kv_lens)) if batch is None else _integer("batch", batch)
@@ -131,20 +238,7 @@ def compile(
         expr, arrays = _finished(mask)
     if (wanted := expr.table_names) or tables or named_tables:
         arrays = _bound(wanted, arrays, tables, named_tables)
-    core = _fdma.compile(
-        expr,
-        q_lens,
-        kv_lens,
-        count,
-        num_heads,
-        arrays,
-        format,
-        _block(block),
-        _integer("num_threads", num_threads),
-        _seconds(timeout),
-        None if max_work is None else _integer("max_work", max_work),
-    )
-    return BlockMask._wrap(core)
+    return expr, q_lens, kv_lens, count, num_heads, arrays
 
 
 def _check_counts(batch: int, heads: int, q_lens: list[int], kv_lens: list[int]) -> None:

@@ -334,6 +334,38 @@ def test_an_interrupt_stops_it() -> None:
     assert cells("causal").sum() == 21
 
 
+# ---- explain
+
+
+def test_explain_says_which_engine_and_from_how_many_tiles() -> None:
+    (program,) = fdma.explain("bitand(q, k) == 0", 4096, num_threads=1).programs
+    assert program.engine == "box"
+    assert "bitand(q, k)" in dict(program.declined)["interval"]
+    assert program.num_tiles == 1024
+    assert program.num_evaluated_tiles == 1
+    assert program.num_bounded_tiles + program.num_repeated_tiles == 1023
+    assert {what for what, _ in program.phases} >= {"bounding tiles", "evaluating cells"}
+    (causal,) = fdma.explain(fdma.causal(), 100, 200).programs
+    assert (causal.engine, causal.declined, causal.phases) == ("interval", (), ())
+
+
+def test_explain_has_a_report_for_each_program() -> None:
+    explanation = fdma.explain("k <= q & q - k < @w * (h + 1)", 1024, heads=3, w=32)
+    assert len(explanation.programs) == 3
+    assert str(explanation).startswith("program 0:\ninterval form: ")
+    assert str(fdma.explain("causal", 64)) == fdma.explain("causal", 64).programs[0].lines[0]
+
+
+def test_explain_takes_what_compile_takes() -> None:
+    assert fdma.explain(lambda b, h, q, k: q >= k, 64).programs[0].engine == "interval"
+    with pytest.raises(ValueError, match="no array for table @w"):
+        fdma.explain("causal & window(@w)", 64)
+    with pytest.raises(NotImplementedError, match="topk"):
+        fdma.explain("causal & topk(@s, 4)", 4, s=np.ones(4, np.float32))
+    with pytest.raises(NotImplementedError, match="a loop of 4611686018427387904 turns"):
+        fdma.explain(ENDLESS, 1000)
+
+
 # ---- limits of work
 
 ENDLESS = "any(i in 4611686018427387904 : i * k == q + 7)"
