@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "estimate/profile_members.hpp"
 #include "estimate/work_tile_counts.hpp"
 #include "plan/query_passes.hpp"
 
@@ -108,6 +109,13 @@ Result<CostModel> cost_model(const DeviceProfile& profile, const AttentionShape&
   CostModel model;
   FDMA_TRY(model.kernel, kernel_costs(profile, direction, shape.k_dtype,
                                       head_dim_of_costs(shape, direction, profile.backend)));
+  if (score.softcap) {
+    for (TileCosts& each : model.kernel.tiles) {
+      for (const StepMember& step : kSteps) {
+        (each.*step.value).compute_us *= 1 + model.kernel.softcap_share;
+      }
+    }
+  }
   model.profile = profile.name;
   model.num_workers = profile.num_workers;
   model.skips_dead_keys = profile.skips_dead_keys;
@@ -144,7 +152,7 @@ std::int64_t gather_step(const AttentionShape& shape, const ScoreSpec& score, bo
                          std::int32_t block_kv) {
   if (skips_dead_keys) return 1;
   const std::int32_t head_dim = std::max(shape.head_dim, shape.head_dim_v);
-  const bool has_tile_groups = head_dim <= 64 ? score.key_bias : head_dim > 96;
+  const bool has_tile_groups = !score.softcap && (head_dim <= 64 ? score.key_bias : head_dim > 96);
   return has_tile_groups && shape.k_dtype == DType::bfloat16 ? kGatherUnit : block_kv;
 }
 

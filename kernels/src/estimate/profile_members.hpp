@@ -53,6 +53,7 @@ inline constexpr NumberMember<KernelCosts> kKernelNumbers[] = {
     {"moved_key_us", &KernelCosts::moved_key_us, NumberKind::time, false, true},
     {"ordered_share", &KernelCosts::ordered_share, NumberKind::share, false, true},
     {"correction_share", &KernelCosts::correction_share, NumberKind::share, false, true},
+    {"softcap_share", &KernelCosts::softcap_share, NumberKind::share, false, true},
     {"list_launch_us", &KernelCosts::list_launch_us, NumberKind::overhead, false, true},
     {"list_us", &KernelCosts::list_us, NumberKind::overhead, false, true},
     {"list_entry_us", &KernelCosts::list_entry_us, NumberKind::overhead, false, true}};

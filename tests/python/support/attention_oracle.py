@@ -98,6 +98,7 @@ def attention(
     mask: Array,
     scale: float | None = None,
     lengths: list[tuple[int, int]] | None = None,
+    softcap: float = 0,
 ) -> tuple[Array, Array]:
     """Returns out [batch, q_len, heads, dim_v] and lse [batch, heads, q_len].
 
@@ -114,6 +115,8 @@ def attention(
         for h in range(heads):
             kv = h // (heads // heads_kv)
             logits = factor * tensors.q[b, :rows, h] @ tensors.k[b, :keys, kv].T
+            if softcap:
+                logits = softcap * np.tanh(logits / softcap)
             if tensors.bias is not None:
                 logits = logits + tensors.bias[b, kv, :keys]
             seen = mask[b % mask.shape[0], h % mask.shape[1], :rows, :keys]

@@ -130,6 +130,26 @@ def test_heads_before_length_mixed_types_groups_and_scale(tmp_path: Path) -> Non
     expect_equal(tmp_path, reference, "float32", "bhsd")
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_softcap(tmp_path: Path, has_bias: bool) -> None:
+    tensors = random_tensors(
+        6, batch=2, q_len=60, kv_len=75, heads=4, heads_kv=2, dim=32, has_bias=has_bias
+    )
+    mask = sparse_mask(6, 2, 4, 60, 75)
+    write_mask(tmp_path, mask, "--block", "16x16")
+    tensors.write(tmp_path / "qkv.h5")
+    words = ["run", "m.h5", "--tensors", "qkv.h5", "--check", "--softcap", "0.5", "-o", "result.h5"]
+    assert maskc_json(tmp_path, *words)["softcap"] == 0.5
+    expect_equal(tmp_path, attention(tensors, mask, softcap=0.5), "float32", "bshd")
+    with h5py.File(tmp_path / "result.h5") as file:
+        assert file.attrs["softcap"] == 0.5
+    random = ["run", "m.h5", "--random", "--batch", "2", "--heads", "4", "--backward", "--check"]
+    for dtype in ("float32", "bfloat16"):
+        said = maskc_json(tmp_path, *random, "--softcap", "2", "--dtype", dtype)
+        assert said["gradient_check"]["right"] and said["softcap"] == 2
+    assert maskc_json(tmp_path, *random)["softcap"] is None
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_lengths_of_batch_elements(tmp_path: Path, dtype: str) -> None:
     lengths = [(40, 50), (17, 33), (1, 50), (40, 8)]
@@ -355,6 +375,9 @@ USAGE = {
     ("--tensors", "qkv.h5", "-o", "./m.h5"): "--output: ./m.h5 is an input of this run",
     ("--random", "--softmax-scale", "0"): "--softmax-scale: expected a finite number other than 0",
     ("--random", "--softmax-scale", "1e40"): "--softmax-scale: expected a finite number",
+    ("--random", "--softcap", "0"): "--softcap: expected a number from 1e-12 to 1e+12, got '0'",
+    ("--random", "--softcap", "-3"): "--softcap: expected a number from 1e-12 to 1e+12, got '-3'",
+    ("--random", "--softcap", "3", "--keep-window", "4"): "--softcap: not together with --keep-win",
     ("--random", "--tile", "100x16"): "--tile: expected QxK, both multiples of 16",
     ("--random", "--head-dim", "257"): "--head-dim: expected a whole number from 1 to 256",
     ("--random", "--heads", "6", "--heads-kv", "4"): "--heads-kv: expected a divisor of --heads 6",

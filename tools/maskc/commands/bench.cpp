@@ -189,12 +189,12 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
         FDMA_TRY_VOID(tensors.fetch_results());
         Progress silent("checking", "rows", true);
         FDMA_TRY(subject->check, check_attention(*subject->mask, *subject->plans.forward,
-                                                 is_full ? tensors.on_host() : computed, 0,
+                                                 is_full ? tensors.on_host() : computed, 0, 0,
                                                  kRowsChecked, num_threads, silent));
         if (!gradients) continue;
         FDMA_TRY_VOID(gradients->fetch_results());
         FDMA_TRY(subject->gradient_check,
-                 check_gradients(*subject->mask, subject->plan(), gradients->on_host(), 0,
+                 check_gradients(*subject->mask, subject->plan(), gradients->on_host(), 0, 0,
                                  kRowsChecked, num_threads, silent));
       }
     }

@@ -87,6 +87,7 @@ Outcome<EstimateOptions> read_options(const Arguments& arguments) {
   FDMA_TRY(const std::int64_t workers, arguments.integer("workers", 0, 1, 1 << 20));
   options.num_workers = static_cast<std::int32_t>(workers);
   options.count_all = arguments.has("all");
+  options.score.softcap = arguments.has("softcap");
   return options;
 }
 
@@ -388,6 +389,7 @@ const Command& estimate_command() {
               .value = "QxK",
               .help = "Tiles of the kernel, one of the profile's (default: its first)."},
              columns_option(),
+             {.name = "softcap", .help = "The logits have a softcap."},
              {.name = "workers", .value = "N", .help = "Threads or SMs instead of the profile's."},
              {.name = "all",
               .help =

@@ -82,6 +82,7 @@ Json to_json(const Finished& done) {
   document["seed"] = is_random ? Json(problem.seed) : Json(nullptr);
   document["shape"] = shape_json(problem);
   document["softmax_scale"] = done.scale;
+  document["softcap"] = problem.softcap != 0 ? Json(problem.softcap) : Json(nullptr);
   document["direction"] = to_string(done.plan.direction);
   document["plan"] = plan_json(done.plan);
   document["cpu_target"] = cpu_target();
@@ -153,6 +154,17 @@ Outcome<float> read_scale(const Arguments& arguments) {
   return scale;
 }
 
+Outcome<float> read_softcap(const Arguments& arguments) {
+  FDMA_TRY(const std::optional<double> given, arguments.number("softcap"));
+  if (!given) return 0.0f;
+  const auto cap = static_cast<float>(*given);
+  if (!(cap >= kLeastSoftcap && cap <= kMostSoftcap)) {
+    return usage_failure(fmt::format("--softcap: expected a number from {:g} to {:g}, got '{}'",
+                                     kLeastSoftcap, kMostSoftcap, *arguments.find("softcap")));
+  }
+  return cap;
+}
+
 // The output may replace only a file that run wrote earlier, unless --force is given.
 Status check_output(const std::string& output, bool force) {
   static const std::set<std::string, std::less<>> kResults{"/out", "/lse", "/dq",
@@ -166,11 +178,11 @@ Status check_output(const std::string& output, bool force) {
 Status write_result(const std::string& path, const AttentionProblem& problem,
                     const AttentionMemory& memory, const GradientMemory* gradients,
                     const BlockMask& mask, float scale, Backend backend) {
-  const auto fields =
-      std::vector<FileAttribute>{{"mask_hash", to_string(mask_hash(mask))},
-                                 {"softmax_scale", static_cast<double>(scale)},
-                                 {"backend", std::string(to_string(backend))},
-                                 {"layout", std::string(to_string(problem.layout))}};
+  auto fields = std::vector<FileAttribute>{{"mask_hash", to_string(mask_hash(mask))},
+                                           {"softmax_scale", static_cast<double>(scale)},
+                                           {"backend", std::string(to_string(backend))},
+                                           {"layout", std::string(to_string(problem.layout))}};
+  if (problem.softcap != 0) fields.emplace_back("softcap", static_cast<double>(problem.softcap));
   std::vector<NamedTensor> tensors = {{"out", memory.out.view()}, {"lse", memory.lse.view()}};
   if (gradients != nullptr) {
     tensors.insert(
@@ -195,6 +207,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
         "--output and --check");
   }
   FDMA_TRY(const float given_scale, read_scale(arguments));
+  FDMA_TRY(const float softcap, read_softcap(arguments));
   FDMA_TRY(const PlanChoice choice, plan_choice(arguments));
   FDMA_TRY(const BackwardChoice backward,
            backward_choice(arguments, "--backward", arguments.has("backward")));
@@ -208,6 +221,8 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   const BlockMask& mask = operand.mask;
 
   FDMA_TRY(AttentionProblem problem, read_problem(arguments, mask.shape));
+  problem.softcap = softcap;
+  problem.score.softcap = softcap != 0;
   if (const auto dtype = arguments.find("out-dtype")) {
     FDMA_TRY(problem.shape.out_dtype, parse_attention_dtype(*dtype));
   }
@@ -247,6 +262,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   }
   AttentionOptions how;
   how.softmax_scale = given_scale;
+  how.softcap = softcap;
   how.num_threads = static_cast<int>(threads);
   double seconds = 0;
   std::optional<BlockMask> selected;
@@ -273,11 +289,12 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
       given_scale != 0 ? given_scale : 1.0f / std::sqrt(static_cast<float>(problem.shape.head_dim));
   if (arguments.has("check")) {
     Progress progress("checking", "rows", session.quiet);
-    FDMA_TRY(done.check, check_attention(applied, *plans.forward, computed, given_scale, 0,
+    FDMA_TRY(done.check, check_attention(applied, *plans.forward, computed, given_scale, softcap, 0,
                                          static_cast<int>(threads), progress));
     if (gradients) {
-      FDMA_TRY(done.gradient_check, check_gradients(mask, plan, gradients->on_host(), given_scale,
-                                                    0, static_cast<int>(threads), progress));
+      FDMA_TRY(done.gradient_check,
+               check_gradients(mask, plan, gradients->on_host(), given_scale, softcap, 0,
+                               static_cast<int>(threads), progress));
     }
   }
   const bool is_right = done.is_right();
@@ -397,6 +414,10 @@ const Command& run_command() {
     made.options.push_back({.name = "softmax-scale",
                             .value = "X",
                             .help = "Multiplies q k^T (default 1 / sqrt(head_dim))."});
+    made.options.push_back({.name = "softcap",
+                            .value = "X",
+                            .help = "Caps scaled products x: they become X * tanh(x / X), before "
+                                    "key_bias is added (default: no cap)."});
     for (const OptionSpec& option : dynamic_mask_options()) made.options.push_back(option);
     made.options.push_back(backend_option());
     made.options.push_back(plan_device_option());

@@ -31,8 +31,9 @@ struct Worker {
 
 class Checker {
  public:
-  Checker(const AttentionShape& shape, const AttentionTensors& tensors, float softmax_scale)
-      : shape_(shape), tensors_(tensors) {
+  Checker(const AttentionShape& shape, const AttentionTensors& tensors, float softmax_scale,
+          float softcap)
+      : shape_(shape), tensors_(tensors), softcap_(softcap) {
     // The scale as attention_forward uses it, rounded to float.
     scale_ =
         softmax_scale != 0 ? softmax_scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
@@ -99,11 +100,14 @@ class Checker {
       for (std::int64_t key = interval.begin; key < interval.end; ++key, ++count) {
         load_row(tensors_.kv.k, b, key, head_kv, shape_.head_dim, worker.kv.data());
         const float added = bias.data == nullptr ? 0.0f : element_at(bias, b, head_kv, key);
-        worker.logits64[count] = static_cast<double>(scale_) *
-                                     dot64(worker.q.data(), worker.kv.data(), shape_.head_dim) +
-                                 static_cast<double>(added);
+        worker.logits64[count] =
+            capped(static_cast<double>(scale_) *
+                       dot64(worker.q.data(), worker.kv.data(), shape_.head_dim),
+                   static_cast<double>(softcap_)) +
+            static_cast<double>(added);
         const float exact =
-            scale_ * dot32(worker.q.data(), worker.kv.data(), shape_.head_dim) + added;
+            capped(scale_ * dot32(worker.q.data(), worker.kv.data(), shape_.head_dim), softcap_) +
+            added;
         const float rounded = rounded_to(shape_.q_dtype, exact);
         worker.logits32[count] = std::isinf(rounded) ? exact : rounded;
       }
@@ -131,6 +135,7 @@ class Checker {
   const AttentionShape& shape_;
   const AttentionTensors& tensors_;
   float scale_ = 1;
+  float softcap_;  // 0: none
 };
 
 // The number of rows whose comparison stays within the limit; all rows if their visible pairs do.
@@ -150,7 +155,7 @@ std::int64_t affordable_rows(const BlockMask& mask, const AttentionShape& shape,
 
 Outcome<AttentionCheck> check_attention(const BlockMask& mask, const AttentionPlan& plan,
                                         const AttentionTensors& tensors, float softmax_scale,
-                                        std::int64_t max_rows, int num_threads,
+                                        float softcap, std::int64_t max_rows, int num_threads,
                                         Progress& progress) {
   const AttentionShape& shape = plan.shape;
   const RowSpace space{shape.batch, shape.heads_q, plan.tile.block_q,
@@ -162,7 +167,7 @@ Outcome<AttentionCheck> check_attention(const BlockMask& mask, const AttentionPl
   check.num_rows = static_cast<std::int64_t>(rows.size());
   GroupsOfRows groups(mask);
   for (const TensorRow& row : rows) groups.make(row.batch, row.head);
-  const Checker checker(shape, tensors, softmax_scale);
+  const Checker checker(shape, tensors, softmax_scale, softcap);
   const int num_workers = thread_count(num_threads);
   std::vector<Worker> workers;
   for (int i = 0; i < num_workers; ++i) workers.push_back(checker.make_worker());

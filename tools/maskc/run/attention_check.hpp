@@ -35,11 +35,12 @@ struct AttentionCheck {
   bool is_right() const { return out.is_right() && lse.is_right(); }
 };
 
-/// `max_rows` bounds the rows compared; 0 means the limit described above. `softmax_scale` is as in
+/// `max_rows` bounds the rows compared; 0 means the limit described above. `softmax_scale` and `softcap` are as in
 /// AttentionOptions. Failure: unsupported (memory).
 Outcome<AttentionCheck> check_attention(const BlockMask& mask, const AttentionPlan& plan,
                                         const AttentionTensors& tensors, float softmax_scale,
-                                        std::int64_t max_rows, int num_threads, Progress& progress);
+                                        float softcap, std::int64_t max_rows, int num_threads,
+                                        Progress& progress);
 
 /// "  check  4,096 of 65,536 rows: max abs error out 1.2e-07 (bound ..), lse .."
 std::string to_text(const AttentionCheck& check);

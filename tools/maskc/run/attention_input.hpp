@@ -24,6 +24,7 @@ TensorLayout layout_of(const Arguments& arguments);
 struct AttentionProblem {
   AttentionShape shape;
   ScoreSpec score;
+  float softcap = 0;  ///< 0: none, else the score has one
   TensorLayout layout = TensorLayout::bshd;
   std::string file;   ///< empty for random tensors
   std::string group;  ///< "/" or "/layer/": the group in the file that holds q, k, v and key_bias

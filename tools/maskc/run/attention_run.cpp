@@ -199,6 +199,7 @@ std::string shape_text(const AttentionProblem& problem) {
   std::string text = fmt::format("q {}, k {}, v {}", to_string(q_spec(problem)),
                                  to_string(k_spec(problem)), to_string(v_spec(problem)));
   if (problem.score.key_bias) text += ", key_bias";
+  if (problem.softcap != 0) text += fmt::format(", softcap {}", problem.softcap);
   if (shape.out_dtype != shape.q_dtype) text += fmt::format(", out {}", to_string(shape.out_dtype));
   return text;
 }

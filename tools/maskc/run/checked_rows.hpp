@@ -1,6 +1,7 @@
 // The parts that the checks of results share: the choice of rows, and plain sums.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -70,5 +71,17 @@ template <class T>
 T softmax(T* logits, std::size_t count);
 extern template float softmax(float*, std::size_t);
 extern template double softmax(double*, std::size_t);
+
+/// A scaled product under a softcap (0: none), and its derivative.
+template <class T>
+T capped(T product, T cap) {
+  return cap == 0 ? product : cap * std::tanh(product / cap);
+}
+template <class T>
+T slope_of_capped(T product, T cap) {
+  if (cap == 0) return 1;
+  const T t = std::tanh(product / cap);
+  return 1 - t * t;
+}
 
 }  // namespace fdma::maskc

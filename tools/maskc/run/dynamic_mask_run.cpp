@@ -119,6 +119,9 @@ Outcome<DynamicMaskCall> DynamicMaskCall::make(const SelectionChoice& choice,
                                                const BlockMask& among,
                                                const AttentionProblem& problem,
                                                const PlanChoice& plans, int num_threads) {
+  if (problem.score.softcap) {
+    return usage_failure("--softcap: not together with --keep-window, whose logits have no cap");
+  }
   if (problem.score.key_bias) {
     return usage_failure(
         "--keep-window: the tensors have a key_bias, whose place the scores take; leave it out");

@@ -29,8 +29,8 @@ struct QueryFigures {
 
 // A cell of P and dS in both precisions.
 struct GradientCell {
-  double p64 = 0, ds64 = 0;
-  float p32 = 0, ds32 = 0;
+  double p64 = 0, ds64 = 0, dx64 = 0;  // P, and the gradients of the logit and the scaled product
+  float p32 = 0, ds32 = 0, dx32 = 0;
 };
 
 // A sum of rows in both precisions, and the result that it is compared with.
@@ -73,11 +73,13 @@ struct Worker {
 
 class GradientChecker {
  public:
-  GradientChecker(const AttentionShape& shape, const BackwardTensors& tensors, float softmax_scale)
+  GradientChecker(const AttentionShape& shape, const BackwardTensors& tensors, float softmax_scale,
+                  float softcap)
       : shape_(shape),
         tensors_(tensors),
         scale_(softmax_scale != 0 ? softmax_scale
                                   : 1.0f / std::sqrt(static_cast<float>(shape.head_dim))),
+        softcap_(softcap),
         figures_(static_cast<std::size_t>(shape.batch * shape.heads_q * shape.max_q_len())) {}
 
   Worker make_worker() const {
@@ -149,8 +151,8 @@ class GradientChecker {
         for (std::int64_t key = keys.begin; key < keys.end; ++key) {
           load_key(row.batch, head_kv, key, worker);
           const GradientCell cell = cell_of(figures, row.batch, head_kv, key, worker);
-          worker.dq.add(static_cast<double>(scale_) * cell.ds64,
-                        scale_ * rounded_to(shape_.q_dtype, cell.ds32), worker.k);
+          worker.dq.add(static_cast<double>(scale_) * cell.dx64,
+                        scale_ * rounded_to(shape_.q_dtype, cell.dx32), worker.k);
         }
       }
     }
@@ -177,8 +179,8 @@ class GradientChecker {
           load_query(query, worker);
           const GradientCell cell = cell_of(figures, row.batch, row.head, row.row, worker);
           worker.dv.add(cell.p64, rounded_to(shape_.v_dtype, cell.p32), worker.dout);
-          worker.dk.add(static_cast<double>(scale_) * cell.ds64,
-                        scale_ * rounded_to(shape_.q_dtype, cell.ds32), worker.q);
+          worker.dk.add(static_cast<double>(scale_) * cell.dx64,
+                        scale_ * rounded_to(shape_.q_dtype, cell.dx32), worker.q);
           bias.ds64 += cell.ds64;
           bias.ds32 += cell.ds32;
         }
@@ -208,12 +210,16 @@ class GradientChecker {
     load_row(tensors_.kv.v, b, key, head_kv, shape_.head_dim_v, worker.v.data());
   }
 
-  double logit64(const Worker& worker) const {
+  double product64(const Worker& worker) const {
     return static_cast<double>(scale_) * dot64(worker.q.data(), worker.k.data(), shape_.head_dim);
   }
-  float logit32(const Worker& worker) const {
+  float product32(const Worker& worker) const {
     return scale_ * dot32(worker.q.data(), worker.k.data(), shape_.head_dim);
   }
+  double logit64(const Worker& worker) const {
+    return capped(product64(worker), static_cast<double>(softcap_));
+  }
+  float logit32(const Worker& worker) const { return capped(product32(worker), softcap_); }
   template <class T>
   T bias_of(std::int64_t b, std::int64_t head_kv, std::int64_t key) const {
     if (tensors_.key_bias.data == nullptr) return 0;
@@ -230,12 +236,14 @@ class GradientChecker {
                 (dot64(worker.dout.data(), worker.v.data(), shape_.head_dim_v) - figures.shift64);
     cell.ds32 = cell.p32 *
                 (dot32(worker.dout.data(), worker.v.data(), shape_.head_dim_v) - figures.shift32);
+    cell.dx64 = cell.ds64 * slope_of_capped(product64(worker), static_cast<double>(softcap_));
+    cell.dx32 = cell.ds32 * slope_of_capped(product32(worker), softcap_);
     return cell;
   }
 
   const AttentionShape& shape_;
   const BackwardTensors& tensors_;
-  float scale_;
+  float scale_, softcap_;              // softcap_ 0: none
   std::vector<QueryFigures> figures_;  // [batch, heads_q, max_q_len]
 };
 
@@ -258,7 +266,8 @@ std::int64_t affordable_rows(std::int64_t row_length, const AttentionShape& shap
 
 Outcome<GradientCheck> check_gradients(const BlockMask& mask, const AttentionPlan& plan,
                                        const BackwardTensors& tensors, float softmax_scale,
-                                       std::int64_t max_rows, int num_threads, Progress& progress) {
+                                       float softcap, std::int64_t max_rows, int num_threads,
+                                       Progress& progress) {
   const AttentionShape& shape = plan.shape;
   const RowSpace query_space{shape.batch, shape.heads_q, plan.tile.block_q,
                              [&](std::int64_t b) { return shape.q_len(b); }};
@@ -289,7 +298,7 @@ Outcome<GradientCheck> check_gradients(const BlockMask& mask, const AttentionPla
       rows_of_keys.make(b, head);
     }
   }
-  GradientChecker checker(shape, tensors, softmax_scale);
+  GradientChecker checker(shape, tensors, softmax_scale, softcap);
   const int num_workers = thread_count(num_threads);
   std::vector<Worker> workers;
   for (int i = 0; i < num_workers; ++i) workers.push_back(checker.make_worker());

@@ -49,7 +49,8 @@ struct GradientCheck {
 /// (memory).
 Outcome<GradientCheck> check_gradients(const BlockMask& mask, const AttentionPlan& plan,
                                        const BackwardTensors& tensors, float softmax_scale,
-                                       std::int64_t max_rows, int num_threads, Progress& progress);
+                                       float softcap, std::int64_t max_rows, int num_threads,
+                                       Progress& progress);
 
 /// "all 548 queries and 274 keys against float64: max abs error dq 1.2e-07 (bound ..), dk .."
 std::string to_text(const GradientCheck& check);

@@ -165,6 +165,7 @@ Outcome<double> PlacedCalls::run(const PlacedTensors& tensors, const PlacedGradi
   if (!backward_ || gradients == nullptr) return seconds;
   BackwardOptions how;
   how.softmax_scale = options.softmax_scale;
+  how.softcap = options.softcap;
   how.num_threads = options.num_threads;
   how.deterministic = is_deterministic_;
   return backward_->run(gradients->in_place(), how, quiet);
