@@ -95,6 +95,11 @@ def test_documents_conform_to_the_schema(tmp_path: Path) -> None:
     removed = maskc_json(tmp_path, "rm", "all.h5:no", "two.h5:a", "all.h5:x")
     assert [file["masks"] for file in removed["files"]] == [["again", "mask"], ["b"]]
     assert names(tmp_path, "all.h5") == ["again", "mask"]
+    (program,) = maskc_json(tmp_path, "explain", "(q * k) % 7 < 3", "--q-len", "64")["programs"]
+    assert [decline["engine"] for decline in program["declined"]]
+    assert program["phases"]
+    (mask,) = maskc_json(tmp_path, "check", "one.h5", "--sample", "50")["masks"]
+    assert mask["sample"]["num_cells"] == 50
 
 
 def test_documents_of_several_inputs_conform_to_the_schema(tmp_path: Path) -> None:
