@@ -1701,6 +1701,7 @@ def estimate(
     columns: str = "automatic",
     workers: int = 0,
     count_all: bool = False,
+    softcap: bool = False,
 ) -> dict[str, object]:
     """
     Returns what `fdma-maskc estimate --json` prints for this mask, without its

@@ -262,6 +262,7 @@ def estimate(
     columns: Literal["automatic", "scan", "gather", "reorder"] = "automatic",
     workers: int | None = None,
     count_all: bool = False,
+    softcap: bool = False,
 ) -> Estimate:
     """Predicts attention over `mask` without running it.
 
@@ -276,6 +277,7 @@ def estimate(
     columns: how query intervals per key (evictions, learned selections) run: every tile is visited,
     live keys are gathered, or keys are permuted by their live ranges.
     workers: the number of threads or SMs; None means that of the profile.
+    softcap: whether logits have a cap.
     count_all: count bitmaps even if that means drawing more than 65,536 tiles.
 
     Raises ValueError for a wrong value and TypeError for a wrong type, naming the argument;
@@ -319,6 +321,7 @@ def estimate(
         columns=columns,
         workers=workers or 0,
         count_all=count_all,
+        softcap=softcap,
     )
     described = {
         "name": core.spec or "mask",

@@ -160,6 +160,7 @@ class AttentionPlan:
             batch=shape.batch,
             dtype=self.dtype,
             device=device,
+            softcap=self.has_softcap,
         )
 
     def run(

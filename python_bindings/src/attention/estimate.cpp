@@ -192,7 +192,8 @@ nb::dict estimate_mask(const BlockMask& mask, const DeviceProfile& profile, std:
                        std::int64_t heads, std::int64_t heads_kv, std::int64_t head_dim,
                        std::int64_t head_dim_v, std::string_view dtype, std::string_view direction,
                        std::optional<std::pair<std::int32_t, std::int32_t>> tile,
-                       std::string_view columns, std::int64_t workers, bool count_all) {
+                       std::string_view columns, std::int64_t workers, bool count_all,
+                       bool softcap) {
   AttentionShape shape;
   shape.heads_q = extent("heads", mask.shape.num_heads, heads);
   shape.batch = extent("batch", mask.shape.num_batches, batch);
@@ -218,6 +219,7 @@ nb::dict estimate_mask(const BlockMask& mask, const DeviceProfile& profile, std:
   }
   options.num_workers = checked("workers", workers, 0, kMaxWorkers);
   options.count_all = count_all;
+  options.score.softcap = softcap;
   SavingsReport report;
   {
     const nb::gil_scoped_release released;
@@ -286,12 +288,12 @@ void bind_estimate(nb::module_& module) {
       nb::arg("batch"), nb::arg("heads"), nb::arg("heads_kv"), nb::arg("head_dim"),
       nb::arg("head_dim_v"), nb::arg("dtype") = "bfloat16", nb::arg("direction") = "forward",
       nb::arg("tile") = nb::none(), nb::arg("columns") = "automatic", nb::arg("workers") = 0,
-      nb::arg("count_all") = false,
+      nb::arg("count_all") = false, nb::arg("softcap") = false,
       nb::sig("def estimate(mask: BlockMask, profile: DeviceProfile, *, batch: int, heads: "
               "int, heads_kv: int, head_dim: int, head_dim_v: int, dtype: str = 'bfloat16', "
               "direction: str = 'forward', tile: tuple[int, int] | None = None, columns: str "
-              "= 'automatic', workers: int = 0, count_all: bool = False) -> dict[str, "
-              "object]"),
+              "= 'automatic', workers: int = 0, count_all: bool = False, softcap: bool = False) "
+              "-> dict[str, object]"),
       "Returns what `fdma-maskc estimate --json` prints for this mask, without its\n"
       "member `mask`.\n\n"
       "tile is (queries, keys); None means the first of the profile. workers 0\n"

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <stdexcept>
+#include <string_view>
 #include <vector>
 
 #include "backend/scattered_cases.hpp"
@@ -95,6 +96,24 @@ TEST(CostModel, TakesTheCostsOfTheProfile) {
   EXPECT_DOUBLE_EQ(costs.move_us(1000), kernel.move_us + 1000 * kernel.moved_key_us);
   EXPECT_DOUBLE_EQ(costs.lists_us(10, 100),
                    kernel.list_launch_us + 10 * kernel.list_us + 100 * kernel.list_entry_us);
+}
+
+TEST(CostModel, ASoftcapAddsItsShareToWhatTilesCompute) {
+  for (const std::string_view name : shipped_profile_names()) {
+    const DeviceProfile profile = *shipped_profile(name);
+    const BlockMask mask = compiled("causal", 600, 600);
+    const AttentionShape shape = half_shape(mask, 4, 2);
+    for (const Direction direction : {Direction::forward, Direction::backward}) {
+      const CostModel plain = *cost_model(profile, shape, direction, {0, 0}, {});
+      const CostModel capped = *cost_model(profile, shape, direction, {0, 0}, {.softcap = true});
+      EXPECT_GT(plain.kernel.softcap_share, 0) << name;
+      const double factor = 1 + plain.kernel.softcap_share;
+      EXPECT_DOUBLE_EQ(capped.tile.full.compute_us, factor * plain.tile.full.compute_us);
+      EXPECT_DOUBLE_EQ(capped.tile.bitmap.compute_us, factor * plain.tile.bitmap.compute_us);
+      EXPECT_EQ(capped.tile.full.tile_us, plain.tile.full.tile_us);
+      EXPECT_EQ(capped.tile.item_us, plain.tile.item_us);
+    }
+  }
 }
 
 TEST(CostModel, InterpolatesAndScalesAsTheEstimatesDo) {
