@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 
 #include "algebra/column_window.hpp"
 #include "algebra/reblock.hpp"
@@ -91,22 +92,8 @@ Result<void> check(const BlockMask& mask, const CropRange& range) {
   return {};
 }
 
-}  // namespace
-
-Result<BlockMask> crop(const BlockMask& mask, const CropRange& range) {
-  FDMA_TRY_VOID(check(mask, range));
-  BlockMask result;
-  result.block = mask.block;
-  result.shape.num_batches = range.batch_end - range.batch_begin;
-  result.shape.num_heads = range.head_end - range.head_begin;
-  result.shape.q_lens = {range.q_end - range.q_begin};
-  result.shape.kv_lens = {range.kv_end - range.kv_begin};
-  result.origin = {mask.origin.q_offset + range.q_begin, mask.origin.kv_offset + range.kv_begin,
-                   mask.origin.batch_offset + range.batch_begin,
-                   mask.origin.head_offset + range.head_begin};
-  mark_as(mask, result);
-  result.group_of.reserve(
-      static_cast<std::size_t>(result.shape.num_batches * result.shape.num_heads));
+// Sets groups and group_of of the result.
+void crop_groups(const BlockMask& mask, const CropRange& range, BlockMask& result) {
   std::visit(
       [&](const auto& masks) {
         const CellWindow window{range.q_begin, range.q_end, range.kv_begin, range.kv_end};
@@ -128,6 +115,30 @@ Result<BlockMask> crop(const BlockMask& mask, const CropRange& range) {
         result.groups = std::move(cut);
       },
       mask.groups);
+}
+
+}  // namespace
+
+Result<BlockMask> crop(const BlockMask& mask, const CropRange& range) {
+  FDMA_TRY_VOID(check(mask, range));
+  BlockMask result;
+  result.block = mask.block;
+  result.shape.num_batches = range.batch_end - range.batch_begin;
+  result.shape.num_heads = range.head_end - range.head_begin;
+  result.shape.q_lens = {range.q_end - range.q_begin};
+  result.shape.kv_lens = {range.kv_end - range.kv_begin};
+  result.origin = {mask.origin.q_offset + range.q_begin, mask.origin.kv_offset + range.kv_begin,
+                   mask.origin.batch_offset + range.batch_begin,
+                   mask.origin.head_offset + range.head_begin};
+  mark_as(mask, result);
+  result.group_of.reserve(
+      static_cast<std::size_t>(result.shape.num_batches * result.shape.num_heads));
+  try {
+    crop_groups(mask, range, result);
+  } catch (const std::bad_alloc&) {  // a builder throws where memory does not suffice
+    return Error{ErrorCode::out_of_memory,
+                 "crop: not enough memory for the segments of the result"};
+  }
   return result;
 }
 

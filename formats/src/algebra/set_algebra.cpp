@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "algebra/combine_segments.hpp"
@@ -141,6 +142,19 @@ struct GroupChange {
   std::function<SegmentMask(const SegmentMask&)> of_segments;
 };
 
+// Runs step(i) for all i in [0, count), in parallel. A builder throws where memory does not suffice.
+template <class Step>
+Result<void> for_all(std::size_t count, Step&& step) {
+  try {
+    parallel_for(std::size_t{0}, count, step);
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory,
+                 "set operation: not enough memory for the segments of the result; larger blocks "
+                 "need fewer"};
+  }
+  return {};
+}
+
 // Changes every group of `mask`. `shape`, `block` and `origin` are those of the result. `change`
 // gets segment masks in `group_block` and returns them in `block`.
 Result<BlockMask> for_each_group(const BlockMask& mask, BlockShape group_block, MaskShape shape,
@@ -159,8 +173,8 @@ Result<BlockMask> for_each_group(const BlockMask& mask, BlockShape group_block, 
     changed[g] = change.of_segments(group.segments());
   };
   GroupProgress progress(options, changed.size());
-  parallel_for(std::size_t{0}, changed.size(),
-               [&](std::size_t g) { progress.run([&] { change_group(g); }); });
+  FDMA_TRY_VOID(
+      for_all(changed.size(), [&](std::size_t g) { progress.run([&] { change_group(g); }); }));
   FDMA_TRY_VOID(progress.result());
   BlockMask result = make_block_mask(std::move(shape), block, std::move(changed), mask.group_of);
   result.origin = origin;
@@ -223,8 +237,8 @@ Result<BlockMask> combine(const BlockMask& a, const BlockMask& b, SetOperation o
             : combine_segments(group_a.segments(), group_b.segments(), operation);
   };
   GroupProgress progress(options, pairs.size());
-  parallel_for(std::size_t{0}, pairs.size(),
-               [&](std::size_t i) { progress.run([&] { combine_pair(i); }); });
+  FDMA_TRY_VOID(
+      for_all(pairs.size(), [&](std::size_t i) { progress.run([&] { combine_pair(i); }); }));
   FDMA_TRY_VOID(progress.result());
   BlockMask result = make_block_mask(std::move(shape), block, std::move(combined), pair_of);
   result.origin = a.origin;

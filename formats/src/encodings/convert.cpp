@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <new>
 #include <type_traits>
 #include <utility>
 
@@ -46,7 +47,7 @@ Result<BlockMask::Storage> convert_groups(const BlockMask& mask, MaskFormat form
   std::vector<T> groups(num_groups);
   std::vector<std::optional<Error>> errors(num_groups);
   MemoryBudget budget(to_string(format));
-  parallel_for(std::size_t{0}, num_groups, [&](std::size_t g) {
+  const auto convert_group = [&](std::size_t g) {
     SegmentMask segments = segment_of_group(mask, static_cast<std::int64_t>(g), block);
     const ConversionBytes bytes = conversion_bytes(segments, format);
     if (const Result<void> status = budget.take(bytes.result + bytes.scratch); !status) {
@@ -61,6 +62,15 @@ Result<BlockMask::Storage> convert_groups(const BlockMask& mask, MaskFormat form
       groups[g] = *std::move(converted);
     } else {
       errors[g] = converted.error();
+    }
+  };
+  parallel_for(std::size_t{0}, num_groups, [&](std::size_t g) {
+    try {
+      convert_group(g);
+    } catch (const std::bad_alloc&) {  // a builder throws where memory does not suffice
+      errors[g] = Error{
+          ErrorCode::out_of_memory,
+          fmt::format("{}: not enough memory for the segments of the mask", to_string(format))};
     }
   });
   for (std::size_t g = 0; g < num_groups; ++g) {
@@ -133,6 +143,7 @@ ConversionBytes conversion_bytes(const SegmentMask& mask, MaskFormat format) {
       bytes.result = 8 * (mask.kv_len + 1) + 8 * intervals;
       // One change for each key, and one entry for each interval before they are sorted.
       if (mask.column_offsets.empty()) bytes.scratch = 4 * mask.kv_len + 12 * intervals;
+      if (mask.has_patterns()) bytes.scratch += bytes.result;  // a list of their last rows
       break;
     }
     case MaskFormat::dense:

@@ -2,12 +2,14 @@
 #include <bit>
 #include <cassert>
 #include <cstring>
+#include <new>
 
 #include "fdma/formats/segment_builder.hpp"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "fdma/base/memory.hpp"
 #include "segment/bitmaps_run.hpp"
 #include "segment/column_table.hpp"
 
@@ -155,6 +157,15 @@ void SegmentBuilder::close(OpenRun& open) {
   if (!open.is_open) return;
   open.run.num_segments = static_cast<std::int32_t>(open.segments.size());
   open.run.first_segment = static_cast<std::int64_t>(mask_.segments.size());
+  const std::size_t num_segments = mask_.segments.size() + open.segments.size();
+  if (num_segments > mask_.segments.capacity()) {
+    // The system grants more memory than it has: ask before the list of segments grows.
+    const std::size_t capacity = std::max(num_segments, 2 * mask_.segments.size());
+    if (!check_memory(static_cast<std::int64_t>(capacity * sizeof(TileSegment)), "segments")) {
+      throw std::bad_alloc();
+    }
+    mask_.segments.reserve(capacity);
+  }
   mask_.segments.insert(mask_.segments.end(), open.segments.begin(), open.segments.end());
   mask_.runs.push_back(open.run);
   open.is_open = false;

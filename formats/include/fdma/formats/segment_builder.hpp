@@ -115,7 +115,8 @@ std::uint64_t hash_words(const std::uint64_t* words, std::int64_t count);
 ///               builder.add_tile_row(ranges, [&](int32_t tile, uint64_t* words) { ... });
 ///             }
 ///             SegmentMask mask = builder.finish();
-/// Errors      none; a caller that skips a row or passes overlapping ranges breaks the contract
+/// Errors      std::bad_alloc where the segments would need more memory than there is (memory.hpp);
+///             a caller that skips a row or passes overlapping ranges breaks the contract
 ///             (asserted in debug builds)
 class SegmentBuilder {
  public:

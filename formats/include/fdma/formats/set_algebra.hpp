@@ -47,7 +47,8 @@ struct SetAlgebraOptions {
 ///             num_batches and num_heads are equal, or 1 in one operand, which is then used for all
 ///             elements (heads) of the other unless it was written with b (h)
 /// Result      origin and block of `a` unless options say otherwise; spec empty
-/// Errors      shape_mismatch names both shapes, or the count to compile with
+/// Errors      shape_mismatch names both shapes, or the count to compile with; out_of_memory where
+///             the segments of the result do not fit, here and below
 ///             those of convert for the format asked for
 /// Cost        computes each distinct pair of groups once
 ///             for row bands: the number of bands and of the runs of the result

@@ -14,6 +14,7 @@
 #include "fdma/base/memory.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/interop/hf_mask.hpp"
+#include "fdma/formats/set_algebra.hpp"
 
 namespace fdma {
 namespace {
@@ -155,6 +156,28 @@ TEST(ConversionBytes, AreAskedForBeforeTheyAreTaken) {
         with_memory(2 * kGiB, [&] { return message_of(convert(mask, format, mask.block)); });
     EXPECT_THAT(text, StartsWith(expected));
   }
+}
+
+// Segments of the result are counted while they come.
+TEST(Segments, AreAskedForBeforeTheyAreTaken) {
+  if (has_address_sanitizer()) GTEST_SKIP() << "sanitizers take the address space";
+  constexpr std::int32_t kTiles = 1 << 12;
+  constexpr BlockShape kBlock{16, 16};
+  const MaskShape shape{1, 1, {16 * kTiles}, {16 * kTiles}};
+  SegmentBuilder builder(16 * kTiles, 16 * kTiles, kBlock);
+  std::vector<TileSegment> segments;
+  for (std::int32_t row = 0; row < kTiles; ++row) {  // 4M segments, 100 MB
+    segments.clear();
+    for (std::int32_t tile = row % 2; tile < kTiles; tile += 2) {
+      segments.push_back({tile, tile + 1, 0, 0, SegmentKind::full, 0});
+    }
+    builder.add_rows(row, 1, segments);
+  }
+  const BlockMask mask = make_block_mask(shape, kBlock, {builder.finish()});
+  EXPECT_EQ(with_memory(100 << 20, [&] { return message_of(complement(mask)); }),
+            "set operation: not enough memory for the segments of the result; larger blocks need "
+            "fewer");
+  EXPECT_EQ(with_memory(kGiB, [&] { return message_of(complement(mask)); }), "no error");
 }
 
 TEST(ConversionBytes, AreAskedForByInterop) {
