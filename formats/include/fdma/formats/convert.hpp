@@ -45,7 +45,8 @@ ConversionBytes conversion_bytes(const SegmentMask& mask, MaskFormat format);
 ///             together need more memory than there is (memory.hpp)
 Result<BlockMask> convert(const BlockMask& mask, MaskFormat format, BlockShape block);
 
-/// True iff lengths, counts and cells are equal. Formats and blocks may differ.
+/// True iff lengths, counts and cells are equal. Formats and blocks may differ. Cost: conversions to
+/// segment masks, and for masks with patterns a symmetric difference.
 bool equal_cells(const BlockMask& a, const BlockMask& b);
 
 /// The mask of rows [q_begin, q_end), keys [kv_begin, kv_end), batch elements [batch_begin,

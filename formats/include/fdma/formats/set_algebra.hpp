@@ -54,6 +54,8 @@ struct SetAlgebraOptions {
 ///             for row bands: the number of bands and of the runs of the result
 ///             otherwise: runs + segments + distinct pairs of partial tiles * tile cells / 64 while
 ///             runs move in step; a mask in other blocks is re-blocked first
+///             patterns: one period of each combination of them, which becomes a pattern; it is
+///             written out only where that takes fewer tiles
 Result<BlockMask> combine(const BlockMask& a, const BlockMask& b, SetOperation operation,
                           const SetAlgebraOptions& options = {});
 
