@@ -15,8 +15,7 @@
 //     8 * (kv_len + 1) + 8 * (query intervals of all keys), every such partial segment becomes one
 //     columns segment instead.
 //  4. Patterns come only from engines that know them, and from operations on masks that have some
-//     (add_pattern). A mask with patterns has no
-//     column table.
+//     (add_pattern). A mask with patterns has no column table.
 //  5. Tile rows r and r + row_period(block) join one run while each segment keeps its kind, its
 //     data index and the steps that the first two rows of the run set (greedily, from the top).
 #pragma once
