@@ -64,7 +64,7 @@ class MessageArrays {
       return {};
     }
   }
-  Result<bool> has_patterns() { return in_.flag(); }
+  Result<bool> has_patterns() const { return true; }  // their arrays are sent, empty or not
   Result<void> expect_no_more() const { return {}; }
 
  private:
@@ -108,8 +108,7 @@ void write_message(MessageWriter& out, BlockMask mask) {
           };
           for_each_array(group, give);
           if constexpr (std::is_same_v<std::decay_t<decltype(group)>, SegmentMask>) {
-            out.flag(group.has_patterns());
-            if (group.has_patterns()) for_each_pattern_array(group, give);
+            for_each_pattern_array(group, give);
           }
         }
       },
