@@ -15,6 +15,7 @@
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/mask_statistics.hpp"
 #include "plan/full_mask.hpp"
+#include "plan/pattern_rows.hpp"
 #include "plan/query_passes.hpp"
 
 namespace fdma {
@@ -26,15 +27,23 @@ std::int64_t live_tile_cells(const SegmentMask& mask) {
   for (const TileRun& run : mask.runs) {
     for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
       const TileSegment& segment = mask.segments[static_cast<std::size_t>(s)];
-      for (std::int64_t i = 0; i < run.num_rows; ++i) {
-        const std::int64_t row = run.first_row + i * run.row_stride;
-        const std::int64_t rows =
-            std::min<std::int64_t>(mask.block.block_q, mask.q_len - row * mask.block.block_q);
-        const std::int64_t begin =
-            (segment.first_tile + i * segment.step_first) * mask.block.block_kv;
-        const std::int64_t end =
-            std::min((segment.end_tile + i * segment.step_end) * mask.block.block_kv, mask.kv_len);
-        cells += rows * (end - begin);
+      for (std::int32_t i = 0; i < run.num_rows; ++i) {
+        const std::int32_t row = run.first_row + i * run.row_stride;
+        const std::int64_t rows = std::min<std::int64_t>(
+            mask.block.block_q, mask.q_len - std::int64_t{row} * mask.block.block_q);
+        const std::int32_t first = segment.first_tile + i * segment.step_first;
+        const std::int32_t end = segment.end_tile + i * segment.step_end;
+        std::int64_t num_tiles = end - first;
+        bool has_last = num_tiles > 0;
+        if (segment.kind == SegmentKind::pattern) {
+          const PatternRow tiles = mask.pattern_row(segment.data_index, row);
+          const std::int64_t before_end = pattern_tiles_before(tiles, end);
+          num_tiles = before_end - pattern_tiles_before(tiles, first);
+          has_last = before_end > pattern_tiles_before(tiles, end - 1);
+        }
+        const std::int64_t missing =
+            std::max<std::int64_t>(std::int64_t{end} * mask.block.block_kv - mask.kv_len, 0);
+        cells += rows * (num_tiles * mask.block.block_kv - (has_last ? missing : 0));
       }
     }
   }

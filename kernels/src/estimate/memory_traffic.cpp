@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "estimate/work_tile_counts.hpp"
+#include "fdma/kernels/segment_iterator.hpp"
 #include "plan/closed_form.hpp"
 #include "plan/query_passes.hpp"
 
@@ -48,17 +49,20 @@ class KeysOfHead {
          s < work_tile.first_segment + work_tile.num_segments; ++s) {
       const PlanSegment& segment = plan_.segments[static_cast<std::size_t>(s)];
       const auto data_index = static_cast<std::size_t>(segment.data_index);
+      const std::int32_t first = segment.first_tile + work_tile.step * segment.step_first;
+      const std::int32_t end = segment.end_tile + work_tile.step * segment.step_end;
       if (segment.kind == PlanSegmentKind::gather) {
         add_list(plan_.kv_index_lists[data_index]);
+      } else if (segment.kind == PlanSegmentKind::pattern) {
+        add_range(first, end, changes_of_pattern_[segment.data_index]);
       } else if (segment.kind != PlanSegmentKind::permutation) {
-        const std::int32_t step = work_tile.step;
-        ++changes_[static_cast<std::size_t>(segment.first_tile + step * segment.step_first)];
-        --changes_[static_cast<std::size_t>(segment.end_tile + step * segment.step_end)];
+        add_range(first, end, changes_);
       }
     }
   }
 
-  std::int64_t count() const {
+  std::int64_t count() {
+    add_patterns();
     std::int64_t keys = 0;
     std::int32_t visits = 0;
     for (std::int64_t tile = 0; tile + 1 < static_cast<std::int64_t>(changes_.size()); ++tile) {
@@ -72,6 +76,26 @@ class KeysOfHead {
   }
 
  private:
+  static void add_range(std::int32_t first, std::int32_t end, std::vector<std::int32_t>& changes) {
+    changes.resize(std::max(changes.size(), static_cast<std::size_t>(end) + 1));
+    ++changes[static_cast<std::size_t>(first)];
+    --changes[static_cast<std::size_t>(end)];
+  }
+
+  // Adds every tile of a pattern that is visited, once.
+  void add_patterns() {
+    for (const auto& [pattern, changes] : changes_of_pattern_) {
+      std::int32_t visits = 0;
+      for (std::size_t i = 0; i < changes.size(); ++i) {
+        visits += changes[i];
+        if (visits == 0) continue;
+        TileStep step{PlanSegmentKind::pattern, pattern, static_cast<std::int32_t>(i), 0};
+        resolve_pattern(plan_.pattern_arrays(), step);
+        add_range(step.tile, step.tile + 1, changes_);
+      }
+    }
+  }
+
   void add_list(const KvIndexList& list) {
     const auto first = plan_.kv_index_entries.begin() + list.first_entry;
     std::for_each(first, first + list.num_entries, [this](const KvIndexEntry& each) {
@@ -82,6 +106,7 @@ class KeysOfHead {
   const SegmentPlan& plan_;
   std::int64_t kv_len_, block_kv_;
   std::vector<std::int32_t> changes_;  // of the number of visits, from a tile on
+  std::map<std::int32_t, std::vector<std::int32_t>> changes_of_pattern_;  // in tiles of the pattern
   std::vector<bool> is_listed_;
 };
 

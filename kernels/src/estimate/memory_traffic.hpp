@@ -11,8 +11,8 @@ namespace fdma {
 /// once: those of the tiles that some work tile visits, and those of kv index lists.
 ///
 /// Example     learned top-k of 8,192 keys, w = 128, random scores: 786 keys of a head
-/// Cost        O(work tiles + segments + entries of lists) for each set of KV heads with the same
-///             mask
+/// Cost        O(work tiles + segments + entries of lists + patterns * tiles of a row) for each set
+///             of KV heads with the same mask
 std::int64_t keys_read(const PlanHeader& header, const SegmentPlan& plan);
 std::int64_t keys_read(const PlanHeader& header, const ClosedFormPlan& plan);
 

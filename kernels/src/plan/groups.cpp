@@ -135,9 +135,6 @@ class GroupsPlanner {
     if (is_automatic && !is_hopeless && group.list_us >= (1 - least_gains_.mask) * group.scan_us) {
       group.regions = regions_of(group.mask, ColumnMode::scan);
     }
-    if (group.mask.has_patterns() && gathers(group.regions)) {  // kv index lists name single tiles
-      return choose(expand_patterns(group.mask), ways, can_reorder);
-    }
     if (!can_reorder || is_hopeless || group.mask.column_offsets.empty()) return group;
     group.ordered = permute_by_live_range(group.mask);
     group.permuted_regions = regions_of(group.ordered.mask, ways.ordered);
@@ -153,11 +150,6 @@ class GroupsPlanner {
     }
     if (!is_any) group.drop_permutation();
     return group;
-  }
-
-  static bool gathers(const Regions& regions) {
-    return std::any_of(regions.rows.begin(), regions.rows.end(),
-                       [](const RowRegions& row) { return row.num_gathered > 0; });
   }
 
   Regions regions_of(const SegmentMask& mask, ColumnMode mode) const {
@@ -191,6 +183,9 @@ class GroupsPlanner {
       considered_.exceeds_bytes = true;
       choice = choose(std::move(choice.mask), {ColumnMode::scan, ColumnMode::scan}, false);
     } else {
+      if (bytes > 0 && choice.mask.has_patterns()) {  // kv index lists name single tiles
+        choice = choose(expand_patterns(choice.mask), ways_, false);
+      }
       gather_bytes_ += bytes;
       considered_.num_with_lists += bytes > 0 ? 1 : 0;
     }
