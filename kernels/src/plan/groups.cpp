@@ -76,8 +76,10 @@ Ways ways_of(const PlanHeader& header, const CostModel& costs, ColumnMode column
 class GroupsPlanner {
  public:
   GroupsPlanner(const BlockMask& mask, const PlanOptions& options, const CostModel& costs,
-                std::int32_t num_workers, PlanHeader& header, SegmentPlan& plan)
+                std::int32_t num_workers, bool keeps_patterns, PlanHeader& header,
+                SegmentPlan& plan)
       : mask_(mask),
+        keeps_patterns_(keeps_patterns),
         header_(header),
         plan_(plan),
         costs_(costs),
@@ -116,7 +118,10 @@ class GroupsPlanner {
  private:
   // A transposed mask is already in tiles of the plan.
   SegmentMask group_in_tiles(std::int64_t index) const {
-    if (!header_.is_backward()) return segment_of_group(mask_, index, header_.mask_tile());
+    if (!header_.is_backward()) {
+      SegmentMask group = segment_of_group(mask_, index, header_.mask_tile());
+      return keeps_patterns_ ? std::move(group) : expand_patterns(group);
+    }
     return std::get<std::vector<SegmentMask>>(mask_.groups)[static_cast<std::size_t>(index)];
   }
 
@@ -297,6 +302,7 @@ class GroupsPlanner {
   };
 
   const BlockMask& mask_;
+  bool keeps_patterns_;
   PlanHeader& header_;
   SegmentPlan& plan_;
   const CostModel& costs_;
@@ -320,7 +326,15 @@ std::int32_t group_of(const BlockMask& mask, std::int64_t b, std::int64_t h) {
 Result<std::vector<PlannedGroup>> plan_groups(const BlockMask& mask, const PlanOptions& options,
                                               const CostModel& costs, std::int32_t num_workers,
                                               PlanHeader& header, SegmentPlan& plan) {
-  return GroupsPlanner(mask, options, costs, num_workers, header, plan).run();
+  const PlanHeader header_before = header;
+  FDMA_TRY(std::vector<PlannedGroup> groups,
+           GroupsPlanner(mask, options, costs, num_workers, true, header, plan).run());
+  if (plan.kv_index_lists.empty() || plan.patterns.empty())
+    return Result<std::vector<PlannedGroup>>(std::move(groups));
+  // Some groups gather. Kernels that do know no patterns, so those of the others are written out.
+  header = header_before;
+  plan = SegmentPlan();
+  return GroupsPlanner(mask, options, costs, num_workers, false, header, plan).run();
 }
 
 }  // namespace fdma

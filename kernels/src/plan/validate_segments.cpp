@@ -113,6 +113,9 @@ Extent extent_of_panel(const PlanHeader& header, const SegmentPlan& plan, std::i
 }
 
 Result<void> check_patterns(const PlanHeader& header, const SegmentPlan& plan) {
+  if (!plan.patterns.empty() && !plan.kv_index_lists.empty()) {
+    return wrong("patterns: a plan with kv index lists has none");
+  }
   const std::int64_t num_bitmaps = plan.num_bitmaps(header.words_per_bitmap());
   for (std::size_t i = 0; i < plan.pattern_entries.size(); ++i) {
     const PatternEntry& entry = plan.pattern_entries[i];

@@ -35,6 +35,7 @@ namespace fdma {
 ///             segments of a work tile ascend and do not overlap (kv index lists aside)
 ///             pattern segments have no tile past the columns; work tiles that share one differ by
 ///             whole turns of its pattern
+///             a plan with kv index lists has no patterns
 ///             partials are those of the split rows; one work tile writes each
 ///             backward: there are no split rows, kv index lists and kv permutations; the work
 ///             tiles of one key tile and the query heads of one KV head are adjacent, in the order

@@ -197,6 +197,31 @@ TEST(PlanOfPatterns, AreWrittenOutWhereTilesAreGathered) {
   EXPECT_EQ(error_of(scanned, each), "");
 }
 
+// Kernels that gather know no patterns.
+TEST(PlanOfPatterns, AreWrittenOutWhereAnotherHeadGathers) {
+  const MaskCase dense = causal_periodic_case(20, 128, 640, 300),
+                 sparse = causal_periodic_case(20, 128, 640, 5);
+  MaskCase both;
+  both.name = "one head gathers";
+  MaskShape mask_shape = dense.mask.shape;
+  mask_shape.num_heads = 2;
+  std::vector<SegmentMask> groups;
+  for (const MaskCase* each : {&dense, &sparse}) {
+    groups.push_back(std::get<std::vector<SegmentMask>>(each->mask.groups).front());
+    both.cells.push_back(each->cells.front());
+  }
+  both.mask = make_block_mask(mask_shape, {128, 128}, std::move(groups));
+  PlanOptions options;
+  options.columns = ColumnMode::automatic;
+  const AttentionPlan plan = plan_of(both, options);
+  EXPECT_GT(plan.counts.gather_entries, 0);
+  EXPECT_GT(plan.counts.bitmap_tiles, 0);
+  EXPECT_TRUE(segments_of(plan).patterns.empty());
+  EXPECT_EQ(error_of(plan, both), "");
+  options.columns = ColumnMode::scan;
+  EXPECT_FALSE(segments_of(plan_of(both, options)).patterns.empty());
+}
+
 TEST(PlanOfPatterns, DoesNotGrowWithTheTiles) {
   MaskCase each;
   each.mask = causal_periodic_case(1, 128, 10, 3).mask;
