@@ -69,8 +69,7 @@ struct LinearScore {
     return gradient;
   }
   template <class Given, class Place>
-  __device__ __forceinline__ static float finish_row(float sum, float, const Given&,
-                                                     const Place&) {
+  __device__ __forceinline__ static float finish_row(float sum, float, const Given&, const Place&) {
     return sum;
   }
 };
@@ -119,16 +118,18 @@ struct SoftcapScore : KeyBiasScore {
   }
 };
 
-/// A weight whose 11 lowest bits hold a slope of [0, 1] in steps of 2^-10, because there is no
-/// register for it. It differs from the weight by at most 2^-12 of it, by less than 2^-12.9 where
-/// the slope is near 1.
+/// A weight whose 11 lowest bits hold 1 minus a slope of [0, 1] in steps of 2^-11, because there is
+/// no register for it. The slope is off by at most 2^-12, by 2^-11 where it is 0. Of the numbers
+/// with these bits the one nearest to the weight is taken, which is off by at most 2^-13 of it.
 __device__ __forceinline__ float with_slope(float weight, float slope) {
-  const std::uint32_t steps = __float_as_uint(fmaf(slope, 0x1p10f, 0x1p23f));
-  return __uint_as_float((__float_as_uint(weight) & ~0x7FFu) | (steps & 0x7FFu));
+  const float steps = fminf(fmaf(slope, -0x1p11f, 0x1p23f + 0x1p11f), 0x1p23f + 2047.0f);
+  const std::uint32_t low = __float_as_uint(steps) & 0x7FFu;
+  const int near = max(__float_as_int(weight) - static_cast<int>(low) + 0x400, 0);
+  return __uint_as_float((static_cast<std::uint32_t>(near) & ~0x7FFu) | low);
 }
 __device__ __forceinline__ float slope_in(float weight) {
-  return fmaf(__uint_as_float((__float_as_uint(weight) & 0x7FFu) | 0x4B000000u), 0x1p-10f,
-              -0x1p13f);
+  return fmaf(__uint_as_float((__float_as_uint(weight) & 0x7FFu) | 0x4B000000u), -0x1p-11f,
+              0x1p12f + 1.0f);
 }
 
 struct NoWeight {

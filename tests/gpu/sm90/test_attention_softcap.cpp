@@ -89,7 +89,7 @@ TEST(Softcap, HasAccurateGradients) {
     for (const std::int32_t head_dim : {64, 128, 192, 256}) {
       for (const float cap : {0.5F, 2.0F, 30.0F}) {
         for (const bool has_bias : {false, true}) {
-          for (const ColumnMode columns : {ColumnMode::automatic, ColumnMode::gather}) {
+          for (const ColumnMode columns : {ColumnMode::automatic, ColumnMode::scan}) {
             BackwardChoice backward;
             backward.columns = columns;
             backward.has_dlse = has_bias;
