@@ -133,7 +133,7 @@ def test_backward_and_forward_count_the_same_tiles(tmp_path: Path) -> None:
     assert backward["flops"] == forward["flops"] * 2.5
     assert backward["allowed_pairs"] == forward["allowed_pairs"]
     assert backward["masked"]["num_items"] == 4 * 4096 // backward["tile"]["kv"]
-    wanted = {"name": "h200", "provisional": False, "assumed": True, "num_workers": 132}
+    wanted = {"name": "h200", "provisional": False, "assumed": False, "num_workers": 132}
     assert forward["device"] == wanted
     assert backward["device"] == wanted
 

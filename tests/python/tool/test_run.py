@@ -227,11 +227,9 @@ def test_device_gives_the_costs_of_the_plan(tmp_path: Path) -> None:
     maskc(tmp_path, "compile", "--spec", "causal", "--q-len", "300", "-o", "m.h5")
     words = ["run", "m.h5", "--random", "--heads", "2", "--dump", "plan", "--dtype", "float16"]
     assert "costs by cpu, 8 workers\n" in maskc(tmp_path, *words, "--backend", "cpu")
-    assert "costs by h200, 132 workers, some assumed\n" in maskc(
-        tmp_path, *words, "--backend", "sm90"
-    )
+    assert "costs by h200, 132 workers\n" in maskc(tmp_path, *words, "--backend", "sm90")
     by_h100 = maskc(tmp_path, *words, "--backend", "sm90", "--device", "h100")
-    assert "costs by h100, 132 workers, some assumed\nchoice heads of a tile: 1 head " in by_h100
+    assert "costs by h100, 132 workers\nchoice heads of a tile: 1 head " in by_h100
     message = failure(tmp_path, *words, "--backend", "cpu", "--device", "h100", status=2)
     assert "--device: h100 is a profile for sm90, but cpu computes" in message
     message = failure(tmp_path, *words, "--device", "h300", status=2)
