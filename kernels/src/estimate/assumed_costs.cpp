@@ -17,8 +17,7 @@ constexpr double kCorrectionShare = 0.5;
 constexpr double kWideCorrectionShare = 0.35;
 constexpr double kCpuCorrectionShare = 0.4;
 constexpr std::int32_t kWideHeadDim = 128;
-constexpr double kSoftcapShare = 0.2;  // not measured: instructions beside those of the softmax
-constexpr double kListLaunchUs = 6;    // two launches and their latency
+constexpr double kListLaunchUs = 6;  // two launches and their latency
 constexpr double kListUs = 1e-4;
 constexpr double kListEntryUs = 1.3e-6;  // 4 to 6 bytes written, intervals read
 
@@ -28,7 +27,7 @@ double full_tile_us(const TileCosts& costs) { return costs.full.tile_us + costs.
 
 KernelCosts assumed_costs(KernelCosts kernel, Backend backend, double memory_bytes_per_us) {
   const bool is_forward = kernel.direction == Direction::forward;
-  kernel.softcap_share = kSoftcapShare;
+  kernel.softcap_share = KernelCosts().softcap_share;  // instructions beside those of the softmax
   if (backend.traits().device == Device::cpu) {
     if (!is_forward) kernel.correction_share = kCpuCorrectionShare;
     return kernel;

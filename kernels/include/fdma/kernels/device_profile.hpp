@@ -73,7 +73,7 @@ struct KernelCosts {
   double moved_key_us = 0;      ///< the same: a key of one KV head, copied by all workers
   double ordered_share = 0;     ///< backward: accumulating dq in a fixed order, as a share
   double correction_share = 0;  ///< backward: the correction pass of DeltaSource::corrected
-  double softcap_share = 0;     ///< a softcap, as a share of what tiles compute
+  double softcap_share = 0.2;   ///< a softcap, as a share of what tiles compute; assumed
   double list_launch_us = 0;    ///< making the kv index lists of a selection on the device
   double list_us = 0;           ///< the same: each list
   double list_entry_us = 0;     ///< the same: each entry
