@@ -43,7 +43,7 @@ def test_results_and_gradients(dtype: Any, head_dim: int, has_bias: bool, spec: 
     dout = torch.randn(shapes[0], device="cuda")
     for cap in (1.5, 30.0):
         out = attend(*given, spec, bias, softcap=cap)
-        expected = by_definition(*exact[:3], exact[3] if has_bias else None, cap, spec)
+        expected = by_definition(*[*exact[:3], exact[3] if has_bias else None, cap, spec])
         assert (out - expected).abs().max() <= TOLERANCE[dtype]
         got = torch.autograd.grad((out * dout).sum(), leaves)
         wanted = torch.autograd.grad((expected * dout).sum(), exact)
