@@ -1,10 +1,10 @@
 """Attention over a text with tables that are tensors of the graph: for torch.compile and export.
 
     fdma::attention_with_tables(Tensor q, Tensor k, Tensor v, Tensor[] tables, str text,
-                                float scale, bool deterministic, float softcap=0.0)
+                                float scale, bool deterministic, float softcap)
                                 -> (Tensor, Tensor)
     fdma::attention_with_tables_backward(Tensor dout, .., Tensor out, Tensor lse,
-                                float softcap=0.0)
+                                float softcap)
                                 -> (Tensor, Tensor, Tensor)
 
 The mask is compiled when the graph runs. It is cached by the contents of the tables, so that the
@@ -90,7 +90,7 @@ def _call(
     text: str,
     scale: float,
     deterministic: bool,
-    softcap: float = 0.0,
+    softcap: float,
 ) -> CallArguments:
     mask = table_mask(text, tables, q.shape[0], q.shape[2], k.shape[2])
     return CallArguments(mask, scale, True, deterministic, threads_of_call(NOT_SAID), softcap)
@@ -102,8 +102,8 @@ def _run_forward(q: Any, k: Any, v: Any, *words: Any) -> Any:
 
 
 def _run_backward(dout: Any, q: Any, k: Any, v: Any, *rest: Any) -> Any:
-    tables, text, scale, deterministic, out, lse, *softcap = rest  # PyTorch omits a default
-    call = _call(q, k, tables, text, scale, deterministic, *softcap)
+    *words, out, lse, softcap = rest
+    call = _call(q, k, *words, softcap)
     return tuple(backward(q, k, v, None, out, lse, None, dout, None, call, False)[:3])
 
 
@@ -119,13 +119,14 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     q, k, v, tables, *words = inputs
     ctx.save_for_backward(q, k, v, *tables, *output)
     ctx.mark_non_differentiable(output[1])
-    ctx.words, ctx.softcap = words[:3], words[3:]
+    ctx.words = words
 
 
 def _backward(ctx: Any, dout: Any, _: Any) -> Any:
     q, k, v, *tables, out, lse = ctx.saved_tensors
-    grads = _attention_backward(dout, q, k, v, tables, *ctx.words, out, lse, *ctx.softcap)
-    return *grads, [None] * len(tables), *(None for _ in (*ctx.words, *ctx.softcap))
+    *words, softcap = ctx.words
+    grads = _attention_backward(dout, q, k, v, tables, *words, out, lse, softcap)
+    return *grads, [None] * len(tables), None, None, None, None
 
 
 def _backward_of_backward(ctx: Any, *_: Any) -> Any:
@@ -137,14 +138,14 @@ _attention = torch.library.custom_op(
     "fdma::attention_with_tables",
     _run_forward,
     mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, {_WORDS}, float softcap=0.0) -> (Tensor, Tensor)",
+    schema=f"(Tensor q, Tensor k, Tensor v, {_WORDS}, float softcap) -> (Tensor, Tensor)",
 )
 _attention_backward = torch.library.custom_op(
     "fdma::attention_with_tables_backward",
     _run_backward,
     mutates_args=(),
     schema=f"(Tensor dout, Tensor q, Tensor k, Tensor v, {_WORDS}, Tensor out, Tensor lse, "
-    "float softcap=0.0) -> (Tensor, Tensor, Tensor)",
+    "float softcap) -> (Tensor, Tensor, Tensor)",
 )
 _attention.register_fake(_describe_forward)
 _attention_backward.register_fake(_describe_backward)

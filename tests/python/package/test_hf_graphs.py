@@ -167,7 +167,7 @@ def test_operators_keep_pytorchs_rules() -> None:
     tables = [torch.tensor([[True] * 8, [False] * 3 + [True] * 5]), torch.tensor(2)]
     text = "((k <= q) & (q - k < @t1)) & @t0[b, k]"
     operator = torch.ops.fdma.attention_with_tables.default
-    torch.library.opcheck(operator, (q, k, v, tables, text, 0.3, False))
+    torch.library.opcheck(operator, (q, k, v, tables, text, 0.3, False, 1.5))
 
 
 @pytest.mark.parametrize("offsets", [(0, 0), (6, 0), (9, 3), (5, 1)])

@@ -52,7 +52,7 @@ class AttentionCheckTest : public ::testing::TestWithParam<DType> {
 
   AttentionCheck check(std::int64_t max_rows = 0) {
     Progress progress("checking", "rows", true);
-    auto result = check_attention(mask_, plan_, tensors_, 0, max_rows, 2, progress);
+    auto result = check_attention(mask_, plan_, tensors_, 0, 0, max_rows, 2, progress);
     EXPECT_TRUE(result);
     return *result;
   }

@@ -58,7 +58,7 @@ class GradientCheckTest : public ::testing::TestWithParam<DType> {
 
   GradientCheck check(std::int64_t max_rows = 0) {
     Progress progress("checking", "rows", true);
-    auto result = check_gradients(mask_, plans_.timed(), tensors_, 0, max_rows, 2, progress);
+    auto result = check_gradients(mask_, plans_.timed(), tensors_, 0, 0, max_rows, 2, progress);
     EXPECT_TRUE(result);
     return *result;
   }
