@@ -21,6 +21,7 @@ from pathlib import Path
 
 import attention_report
 import backward_report
+import compile_report
 import dense_files_report
 import estimate_report
 import gpu_report
@@ -37,6 +38,7 @@ BEGIN = re.compile(r"<!-- table (\S+) -->\n")
 END = "<!-- end -->"
 
 TABLES: dict[str, tuple[Callable[[Run], dict[str, str]], ...]] = {
+    "compile": (compile_report.tables,),
     "lowering": (lowering_report.tables,),
     "dense": (lowering_report.dense_tables,),
     "set_algebra": (lowering_report.algebra_tables,),
@@ -86,6 +88,7 @@ def tables(results: Path, docs: Path) -> None:
         shown |= replace_tables(page, content)
     if content.keys() - shown:
         sys.exit(f"{docs}: no page shows {', '.join(sorted(content.keys() - shown))}")
+    compile_report.draw_if_possible(documents["compile"], docs / "images")
     training_report.draw_if_possible(documents["training_gpu"], docs / "images")
 
 

@@ -26,6 +26,8 @@ run() {
   .venv/bin/python benchmarks/make_report.py store "$build/$name.json" "benchmarks/results/$name.json"
 }
 run lowering
+echo "== whole processes of fdma-maskc compile"
+.venv/bin/python benchmarks/bench_compile.py "$build/tools/fdma-maskc" benchmarks/results/compile.json
 run set_algebra --benchmark_repetitions=9
 echo "== learned selection, beside dense top-k"
 "$build/benchmarks/bench_select" --benchmark_min_time=0.01 --benchmark_repetitions=3 --benchmark_out_format=json \
