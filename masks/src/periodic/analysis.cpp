@@ -15,6 +15,8 @@ __extension__ using Wide = __int128;
 
 constexpr std::size_t kMostForms = 8;
 constexpr std::size_t kMostCuts = 64;
+constexpr std::int64_t kNear = 2048;   // values of forms with one slope that make one form
+constexpr std::int64_t kFewTurns = 4;  // of a remainder, which then is a few lines and not periodic
 constexpr std::int64_t kMostFactor = std::int64_t{1} << 28;
 constexpr std::int64_t kMostOffset = std::int64_t{1} << 59;
 
@@ -32,7 +34,7 @@ struct Form {
   }
 };
 
-// The forms of a node, of different slopes. An opaque node has none.
+// The forms of a node, of different slopes or far from each other. An opaque node has none.
 struct Forms {
   std::vector<Form> list;
   bool is_opaque = false;
@@ -171,6 +173,8 @@ class Analysis {
     }
     for (Form& known : to.list) {
       if (!known.has_slope_of(made)) continue;
+      const Wide gap = std::max(Wide{made.lo} - known.hi, Wide{known.lo} - made.hi);
+      if (gap > Wide{kNear} * made.scale) continue;  // a wide cut would take their place
       known.lo = std::min(known.lo, made.lo);
       known.hi = std::max(known.hi, made.hi);
       return;
@@ -225,6 +229,19 @@ class Analysis {
           make_form(form.row_factor, form.col_factor, form.lo - Wide{divisor - 1} * form.scale,
                     form.hi, Wide{form.scale} * divisor),
           bounds);
+    }
+    return result;
+  }
+
+  // x % divisor where x // divisor has the few values first .. last: x moved by each, and a cut
+  // where it passes from one to the next.
+  Forms remainder_by_turns(const Forms& x, std::int64_t divisor, std::int64_t first,
+                           std::int64_t last, const NodeRange& bounds) {
+    Forms result;
+    for (std::int64_t turn = first; turn <= last; ++turn) {
+      const std::int64_t begin = turn * divisor;
+      if (turn > first) cut(x, flat({begin, begin, false}), -1, 0);
+      for (const Form& form : shifted(x, -begin, -begin, bounds).list) add(result, form, bounds);
     }
     return result;
   }
@@ -460,7 +477,11 @@ class Analysis {
       case IrOp::mod: {
         if (!right) return opaque();
         const NodeRange& x = range(n.children[0]);
-        if (x.lo >= 0 && x.hi < *right) return a;
+        const std::int64_t first = floor_quotient(x.lo, *right);
+        const std::int64_t last = floor_quotient(x.hi, *right);
+        if (!a.is_opaque && !a.are_flat() && last - first < kFewTurns) {
+          return remainder_by_turns(a, *right, first, last, bounds);
+        }
         require_remainder(n.children[0], *right);
         return flat(bounds);
       }
