@@ -102,8 +102,8 @@ def _run_forward(q: Any, k: Any, v: Any, *words: Any) -> Any:
 
 
 def _run_backward(dout: Any, q: Any, k: Any, v: Any, *rest: Any) -> Any:
-    *words, out, lse, softcap = rest
-    call = _call(q, k, *words, softcap)
+    tables, text, scale, deterministic, out, lse, softcap = rest
+    call = _call(q, k, tables, text, scale, deterministic, softcap)
     return tuple(backward(q, k, v, None, out, lse, None, dout, None, call, False)[:3])
 
 

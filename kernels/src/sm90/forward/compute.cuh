@@ -158,9 +158,9 @@ __device__ __forceinline__ void write_lse(const ForwardParams& p, const Broadcas
 /// True iff a last step of up to 32 or up to 64 keys computes scores of only so many keys. ptxas
 /// has registers for such steps only in these kernels (otherwise C7511).
 template <class T, class Score, class Reader, int kDimV>
-inline constexpr bool kHasNarrowSteps = Reader::kEndsInUnits && !Score::kBends &&
-                                        (std::is_same_v<T, __nv_bfloat16> &&
-                                         (kDimV == 128 || (kDimV == 64 && Score::kAddsKeyBias)));
+inline constexpr bool kHasNarrowSteps =
+    Reader::kEndsInUnits && !Score::kBends &&
+    (std::is_same_v<T, __nv_bfloat16> && (kDimV == 128 || (kDimV == 64 && Score::kAddsKeyBias)));
 
 /// Number of groups of four exponentials of a step that are computed before the wait for the
 /// product of the step before. The values are measured. Without them ptxas puts all exponentials

@@ -313,8 +313,7 @@ TEST(PlanReport, NamesWhatWasConsidered) {
   EXPECT_EQ(columns->alternatives[1].name, "gather");
   EXPECT_EQ(columns->alternatives[2].name, "reorder");
   EXPECT_THAT(to_text(forward), HasSubstr(to_text(forward.report)));
-  EXPECT_THAT(to_text(forward.report),
-              HasSubstr("costs by h200, 132 workers\nchoice "));
+  EXPECT_THAT(to_text(forward.report), HasSubstr("costs by h200, 132 workers\nchoice "));
   options.direction = Direction::backward;
   const AttentionPlan backward = *make_plan(mask.mask, half_shape(mask.mask, 8, 2), {}, options);
   EXPECT_NE(backward.report.find("kv worklist"), nullptr);
