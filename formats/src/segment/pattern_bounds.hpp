@@ -60,7 +60,8 @@ class PatternRowWalk {
                  std::int64_t col)
       : num_cols_(pattern.num_cols) {
     const auto pattern_row = static_cast<std::int32_t>(row % pattern.num_rows);
-    const auto number = static_cast<std::size_t>(pattern.first_row + pattern_row);
+    const std::size_t number =
+        static_cast<std::size_t>(pattern.first_row) + static_cast<std::size_t>(pattern_row);
     tiles_ = mask.pattern_row_tiles(pattern, pattern_row);
     first_ = static_cast<std::size_t>(mask.pattern_offsets[number]) + number;
     const std::int64_t shift = pattern.skew * row % num_cols_;

@@ -187,7 +187,9 @@ class BorderStarts {
       period_starts_.clear();
       num_period_starts_ = 0;
     }
-    auto& [visited, sums] = period_starts_[{over, source, above.row, below.row, above.col}];
+    auto& known = period_starts_[{over, source, above.row, below.row, above.col}];
+    std::int64_t& visited = known.visited;
+    std::vector<std::int64_t>& sums = known.sums;
     std::int64_t starts = 0;
     if (sums.empty()) {
       // Short stretches are visited until they add up to a period.

@@ -136,8 +136,9 @@ Result<void> check_patterns(const PlanHeader& header, const SegmentPlan& plan) {
     }
     std::int32_t previous = -1;
     for (std::int32_t e = 0; e < pattern.num_entries; ++e) {
-      const std::int32_t column =
-          plan.pattern_entries[static_cast<std::size_t>(pattern.first_entry + e)].column;
+      const std::size_t entry =
+          static_cast<std::size_t>(pattern.first_entry) + static_cast<std::size_t>(e);
+      const std::int32_t column = plan.pattern_entries[entry].column;
       if (column <= previous || column >= pattern.num_cols) {
         return wrong(fmt::format("patterns[{}]: column {} after {} of {}", i, column, previous,
                                  pattern.num_cols));

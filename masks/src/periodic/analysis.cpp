@@ -427,7 +427,7 @@ class Analysis {
       case IrOp::abs: {
         const Forms& x = forms(n.children[0]);
         if (x.is_opaque || range(n.children[0]).lo >= 0) return x;
-        const Forms negative = scaled(x, -1, bounds);
+        Forms negative = scaled(x, -1, bounds);
         if (range(n.children[0]).hi <= 0) return negative;
         cut(x, flat({0, 0, false}), 0, 0);
         return unite(x, negative, bounds);

@@ -182,7 +182,7 @@ Status write_result(const std::string& path, const AttentionProblem& problem,
                                            {"softmax_scale", static_cast<double>(scale)},
                                            {"backend", std::string(to_string(backend))},
                                            {"layout", std::string(to_string(problem.layout))}};
-  if (problem.softcap != 0) fields.emplace_back("softcap", static_cast<double>(problem.softcap));
+  if (problem.softcap != 0) fields.push_back({"softcap", static_cast<double>(problem.softcap)});
   std::vector<NamedTensor> tensors = {{"out", memory.out.view()}, {"lse", memory.lse.view()}};
   if (gradients != nullptr) {
     tensors.insert(

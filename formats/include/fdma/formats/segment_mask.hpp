@@ -199,7 +199,8 @@ struct SegmentMask {
   /// The tiles of row `pattern_row` of a pattern that are not empty.
   std::span<const PatternTile> pattern_row_tiles(const TilePattern& pattern,
                                                  std::int32_t pattern_row) const {
-    const auto at = static_cast<std::size_t>(pattern.first_row + pattern_row);
+    const std::size_t at =
+        static_cast<std::size_t>(pattern.first_row) + static_cast<std::size_t>(pattern_row);
     const auto begin = static_cast<std::size_t>(pattern_offsets[at]);
     return {pattern_tiles.data() + begin,
             static_cast<std::size_t>(pattern_offsets[at + 1]) - begin};
