@@ -1,3 +1,5 @@
+// Counts of a mask: tiles, cells, query intervals, distinct bitmaps, bytes of formats. The file is
+// longer than most: all of these share the walk of tile rows that move in step.
 #include "fdma/formats/mask_statistics.hpp"
 
 #include <algorithm>

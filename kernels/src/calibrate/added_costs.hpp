@@ -13,7 +13,7 @@
 
 namespace fdma {
 
-/// What a call has more than another one, which is the same but for it.
+/// How much more of each added cost one call of a pair has than the other.
 struct AddedWork {
   double work_tiles = 0;        ///< of a worker
   double split_work_tiles = 0;  ///< of a worker, all of them of split rows

@@ -41,7 +41,7 @@ constexpr int kMinRounds = 3;
 constexpr double kSecondsEach = 2;
 constexpr double kQuickSecondsEach = 0.8;
 constexpr std::size_t kQuickTiles = 2;
-/// Of the time for a tile shape, for calls with the corrected delta.
+/// The share of the measuring time of a tile shape that calls with the corrected delta get.
 constexpr double kCorrectionTime = 0.25;
 constexpr std::int64_t kCorrectionQueries = 512, kCorrectionKeys = 1024;
 /// Keys and values that exceed a core's own cache by this factor are L2 misses throughout.

@@ -43,7 +43,7 @@ struct Regions {
 ///
 /// A kernel that cannot gather (CostModel::can_gather) gathers what `gather` asks for alone.
 ///
-/// Of a mask with patterns the numbers of each row are those of expand_patterns(mask), except that
+/// In a mask with patterns the numbers of each row are those of expand_patterns(mask), except that
 /// a full tile of a pattern counts keys past the last one, too. Which tiles of patterns are gathered
 /// is not said.
 ///

@@ -26,6 +26,7 @@
 //             memory: vectors of O(q_len + kv_len) an atom; caches of rows (96 MiB at most); 32 MiB
 //             of distinct tiles a thread; the result; panels of undecided tiles, two a thread, but no more than four where two a
 //             thread would take over 96 MiB together
+// Length      The file is longer than most: pruning, numbering and evaluation share a tile row.
 // Stops       The meter (work_meter.hpp) is asked every few rows and, in loops, every few million
 //             evaluations.
 // Threads     Tile rows are evaluated in parallel and fed in order, so the result does not depend
@@ -84,7 +85,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// What the engine did, for its report.
+/// The counts of the engine's work that its report gives.
 struct Effort {
   double preparing = 0;
   double pruning = 0;

@@ -24,6 +24,7 @@
 //             the pieces of all functions together, the intervals of all keys. A mask beyond a
 //             budget is left to box form, and so is one that takes too many steps
 //             (effort.hpp).
+// Length      The file is longer than most: rows and columns share the sweep and its budgets.
 #include <fmt/format.h>
 
 #include <algorithm>

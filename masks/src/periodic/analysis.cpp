@@ -1,3 +1,5 @@
+// The forms of the nodes of a program, and what they demand of translations (analysis.hpp). The file
+// is longer than most: every operator is a rule over the same forms and cuts.
 #include "periodic/analysis.hpp"
 
 #include <algorithm>
