@@ -249,4 +249,5 @@ def test_predictions_count_it() -> None:
         fdma.plan("causal", q=shape, k=shape, dtype="bfloat16", softcap=softcap).predict("h200")
         for softcap in (False, True)
     )
-    assert plain.time_ms < capped.time_ms < 1.3 * plain.time_ms
+    # 1.9 to 2.2 times were measured on an H200.
+    assert 1.7 * plain.time_ms < capped.time_ms < 2.3 * plain.time_ms
