@@ -24,9 +24,9 @@
 #include <optional>
 #include <vector>
 
+#include "fdma/formats/tile_lattice.hpp"
 #include "fdma/masks/mask_ir.hpp"
 #include "ir/range.hpp"
-#include "periodic/lattice.hpp"
 
 namespace fdma::periodic {
 

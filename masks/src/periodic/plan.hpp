@@ -23,11 +23,11 @@
 #include <span>
 #include <vector>
 
+#include "fdma/formats/tile_lattice.hpp"
 #include "fdma/masks/mask_ir.hpp"
 #include "ir/range.hpp"
 #include "lower/work_meter.hpp"
 #include "periodic/analysis.hpp"
-#include "periodic/lattice.hpp"
 
 namespace fdma::periodic {
 

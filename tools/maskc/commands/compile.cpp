@@ -21,7 +21,6 @@
 #include "inputs/destination.hpp"
 #include "inputs/mask_operand.hpp"
 #include "inputs/mask_shape_arguments.hpp"
-#include "inputs/spec_source.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -94,17 +93,9 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   if (dumped && arguments.has("json")) {
     return usage_failure("--dump prints text: give it without --json");
   }
-  LowerOptions options;
-  FDMA_TRY(options.block, arguments.block({}));
-  FDMA_TRY(const std::int64_t threads, arguments.threads());
-  options.num_threads = static_cast<int>(threads);
-  FDMA_TRY(options.max_work, max_work_of(arguments));
-
-  FDMA_TRY(const SpecSource source, read_spec(spec));
-  FDMA_TRY(const MaskExpr expr, parse_spec(source));
-  FDMA_TRY(const MaskShape shape, mask_shape(arguments, expr));
-  FDMA_TRY(const OwnedTables tables,
-           read_tables(arguments.all("table"), expr, arguments.has("cast")));
+  FDMA_TRY(Specification read, read_specification(arguments, spec));
+  const MaskExpr& expr = read.expr;
+  LowerOptions& options = read.options;
 
   const bool is_learned = needs_selection(expr);
   if (is_learned && (arguments.has("explain") || dumped == "ir")) {
@@ -118,7 +109,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   if (output) {
     FDMA_TRY_VOID(check_mask_destination(*output, mask_name(arguments), arguments.has("force")));
   }
-  const Tables views = tables.views();
+  const Tables views = read.tables.views();
   std::optional<MaskIr> ir;
   BlockMask mask;
   double seconds = 0;
@@ -129,11 +120,11 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     if (arguments.has("verbose")) options.report = &report;
     const Clock::time_point start = Clock::now();
     if (is_learned) {
-      Result<BlockMask> compiled = fdma::compile(expr, views, shape, options);
+      Result<BlockMask> compiled = fdma::compile(expr, views, read.shape, options);
       if (!compiled) return with_batch_hint(compiled.error(), arguments);
       mask = *std::move(compiled);
     } else {
-      Result<MaskIr> bound = fdma::bind(expr, views, shape);
+      Result<MaskIr> bound = fdma::bind(expr, views, read.shape);
       if (!bound) return with_batch_hint(bound.error(), arguments);
       ir = *std::move(bound);
       spdlog::info("bound to {} program{} in {}", ir->programs.size(),
@@ -168,8 +159,8 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     if (format == MaskFormat::parametric) {
       FDMA_TRY(mask, parametric_form(mask, expr, views));
     }
-    FDMA_TRY_VOID(write_compiled(std::move(mask), options, source.text, seconds, arguments, session,
-                                 document));
+    FDMA_TRY_VOID(write_compiled(std::move(mask), options, read.source.text, seconds, arguments,
+                                 session, document));
   }
   if (arguments.has("json")) session.out = json_text(document);
   return ExitCode::ok;

@@ -6,34 +6,23 @@
 #include "commands/engine_report.hpp"
 #include "commands/specification.hpp"
 #include "fdma/masks/lower.hpp"
-#include "inputs/mask_shape_arguments.hpp"
-#include "inputs/spec_source.hpp"
 
 namespace fdma::maskc {
 namespace {
 
 Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   FDMA_TRY(const std::string spec, spec_of(arguments));
-  LowerOptions options;
-  FDMA_TRY(options.block, arguments.block({}));
-  FDMA_TRY(const std::int64_t threads, arguments.threads());
-  options.num_threads = static_cast<int>(threads);
-  FDMA_TRY(options.max_work, max_work_of(arguments));
-  FDMA_TRY(const SpecSource source, read_spec(spec));
-  FDMA_TRY(const MaskExpr expr, parse_spec(source));
-  FDMA_TRY(const MaskShape shape, mask_shape(arguments, expr));
-  FDMA_TRY(const OwnedTables tables,
-           read_tables(arguments.all("table"), expr, arguments.has("cast")));
-  if (needs_selection(expr)) {
+  FDMA_TRY(Specification read, read_specification(arguments, spec));
+  if (needs_selection(read.expr)) {
     return usage_failure(
         "topk selects keys before a program is bound, so there is none to explain");
   }
-  const Tables views = tables.views();
-  Result<MaskIr> ir = fdma::bind(expr, views, shape);
+  const Tables views = read.tables.views();
+  Result<MaskIr> ir = fdma::bind(read.expr, views, read.shape);
   if (!ir) return with_batch_hint(ir.error(), arguments);
   WaitingProgress progress("compiling", "tile rows", session.quiet);
-  options.on_progress = progress.callback();
-  FDMA_TRY(const std::vector<EngineReport> reports, explain_engines(*ir, options));
+  read.options.on_progress = progress.callback();
+  FDMA_TRY(const std::vector<EngineReport> reports, explain_engines(*ir, read.options));
   if (!arguments.has("json")) {
     session.out = to_text(reports);
     return ExitCode::ok;
@@ -63,7 +52,7 @@ const Command& explain_command() {
         .examples = {{"fdma-maskc explain 'causal & window(1024)' --q-len 8k",
                       "Few intervals a row:"},
                      {"fdma-maskc explain 'causal & (q * k) % 7 < 3' --q-len 8k",
-                      "Every tile is evaluated:"}},
+                      "Tiles that repeat, of which few are evaluated:"}},
         .run = run,
         .operands_are_files = false};
     made.options.push_back(

@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "inputs/spec_source.hpp"
+#include "cli/work_limits.hpp"
+#include "inputs/mask_shape_arguments.hpp"
 
 namespace fdma::maskc {
 
@@ -25,6 +26,19 @@ Outcome<std::string> spec_of(const Arguments& arguments) {
   if (spec) return *spec;
   if (!operands.empty()) return operands.front();
   return usage_failure("--spec: expected a specification, a file or -, got nothing");
+}
+
+Outcome<Specification> read_specification(const Arguments& arguments, const std::string& spec) {
+  Specification read;
+  FDMA_TRY(read.options.block, arguments.block({}));
+  FDMA_TRY(const std::int64_t threads, arguments.threads());
+  read.options.num_threads = static_cast<int>(threads);
+  FDMA_TRY(read.options.max_work, max_work_of(arguments));
+  FDMA_TRY(read.source, read_spec(spec));
+  FDMA_TRY(read.expr, parse_spec(read.source));
+  FDMA_TRY(read.shape, mask_shape(arguments, read.expr));
+  FDMA_TRY(read.tables, read_tables(arguments.all("table"), read.expr, arguments.has("cast")));
+  return read;
 }
 
 std::vector<OptionSpec> specification_options() {
