@@ -53,7 +53,8 @@ Outcome<StoredSpecification> read_specification(const Arguments& arguments,
 }
 
 // The engine that would make the mask now is not the one that checks it. Box form checks what
-// another engine makes. What box form makes is checked cell by cell.
+// another engine makes; of periodic form it checks which tiles are equal, but the few tiles that are
+// evaluated there are evaluated by box form, too. What box form makes is checked cell by cell.
 Result<BlockMask> lower_by_another_engine(const MaskIr& ir, LowerOptions options, bool quiet) {
   LoweringReport report;
   options.report = &report;
@@ -86,7 +87,7 @@ Outcome<LowerOptions> lower_options(const Arguments& arguments, const BlockMask&
 }
 
 // The mask that the checked one is compared with: the one of --against, or its own specification,
-// lowered again by an engine that shares no code with the one that makes it.
+// lowered again by another engine than the one that makes it.
 Outcome<MaskOperand> read_reference(const Arguments& arguments, const MaskOperand& checked,
                                     DenseReadOptions dense, bool quiet) {
   if (!arguments.has("block")) dense.block = checked.mask.block;
@@ -305,8 +306,8 @@ const Command& check_command() {
             "\n"
             "With --against it also compares every cell with another mask or a dense dataset; with "
             "--exact alone, with the specification stored in the file (give its tables again), by "
-            "an engine that shares no code with the one that makes such masks: box form for what "
-            "another engine makes, else the specification evaluated at every cell, with progress. "
+            "another engine than the one that makes such masks: box form for what another engine "
+            "makes, else the specification evaluated at every cell, with progress. "
             "--sample N compares N cells chosen at random and says so. Exit status 0: right; 1: "
             "wrong, and the first "
             "differing "
