@@ -8,10 +8,8 @@ Result<CheckedCall> checked_call(const AttentionShape& shape, const ScoreSpec& s
                                  const AttentionTensors& tensors, const AttentionOptions& options,
                                  Device device, bool is_closed_form) {
   CheckedCall call;
-  FDMA_TRY_VOID(check_inputs(shape, score,
-                             {tensors.q, tensors.kv, tensors.key_bias, tensors.q_lens,
-                              tensors.kv_lens, tensors.cu_seqlens},
-                             InputNumbers(options), device, is_closed_form, call));
+  FDMA_TRY_VOID(check_inputs(shape, score, InputTensors(tensors), InputNumbers(options), device,
+                             is_closed_form, call));
   FDMA_TRY_VOID(check_results(shape, tensors.out, tensors.out_low, tensors.lse, device));
   call.out = MutableStrided(tensors.out);
   if (tensors.out_low.data != nullptr) call.out_low = MutableStrided(tensors.out_low);

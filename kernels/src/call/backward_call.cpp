@@ -38,6 +38,46 @@ Result<void> set_bias_gradient(CheckedBackwardCall& call, const AttentionShape& 
   return {};
 }
 
+// The gradient of a bias of pairs or of sinks, in its shape and type.
+Result<PairValues<void>> checked_pair_gradient(const MutableTensorView& gradient,
+                                               const TensorView& input,
+                                               const PairValues<const void>& of,
+                                               std::string_view name, std::string_view part,
+                                               Device device) {
+  if (gradient.data == nullptr) return PairValues<void>{};
+  if (of.data == nullptr) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{}: is given, but the call has no {}", name, part)};
+  }
+  const ExpectedTensor expected{name, part, input.dtype, input.rank, input.extents, kMaxRank};
+  FDMA_TRY_VOID(check_tensor(gradient, expected, device));
+  if (input.rank == 4) FDMA_TRY_VOID(check_last_stride(gradient, name));
+  FDMA_TRY_VOID(check_distinct(gradient, name));
+  return pair_values<void>(gradient, of.heads_per_index);
+}
+
+Result<void> set_score_gradients(CheckedBackwardCall& call, const BackwardTensors& tensors,
+                                 Device device) {
+  FDMA_TRY(call.dbias,
+           checked_pair_gradient(tensors.dbias, tensors.bias, call.bias, "dbias", "bias", device));
+  FDMA_TRY(call.dsinks, checked_pair_gradient(tensors.dsinks, tensors.sinks, call.sinks, "dsinks",
+                                              "sinks", device));
+  const MutableTensorView& table = tensors.drelative;
+  if (table.data == nullptr) return {};
+  if (call.relative.data == nullptr) {
+    return Error{ErrorCode::invalid_argument,
+                 "drelative: is given, but the call has no relative table"};
+  }
+  const TensorView& input = tensors.relative;
+  FDMA_TRY_VOID(check_rows(
+      table, {"drelative", "that of relative", DType::float32, input.rank, input.extents, kMaxRank},
+      device));
+  FDMA_TRY_VOID(check_distinct(table, "drelative"));
+  call.drelative = {static_cast<float*>(table.data), input.extents[0] == 1 ? 0 : table.strides[0],
+                    call.relative.left, call.relative.right};
+  return {};
+}
+
 bool corrects_delta(DeltaSource delta_source, const CheckedBackwardCall& call,
                     const AttentionShape& shape) {
   if (delta_source != DeltaSource::automatic) return delta_source == DeltaSource::corrected;
@@ -56,10 +96,8 @@ Result<CheckedBackwardCall> checked_backward_call(Direction direction, const Att
                                                   bool is_closed_form) {
   FDMA_TRY_VOID(check_direction(direction, Direction::backward));
   CheckedBackwardCall call;
-  FDMA_TRY_VOID(check_inputs(shape, score,
-                             {tensors.q, tensors.kv, tensors.key_bias, tensors.q_lens,
-                              tensors.kv_lens, tensors.cu_seqlens},
-                             InputNumbers(options), device, is_closed_form, call));
+  FDMA_TRY_VOID(check_inputs(shape, score, InputTensors(tensors), InputNumbers(options), device,
+                             is_closed_form, call));
   FDMA_TRY_VOID(check_results(shape, tensors.out, tensors.out_low, tensors.lse, device));
   call.out = Strided(tensors.out);
   if (tensors.out_low.data != nullptr) call.out_low = Strided(tensors.out_low);
@@ -78,6 +116,7 @@ Result<CheckedBackwardCall> checked_backward_call(Direction direction, const Att
   FDMA_TRY(call.dk, checked_gradient(tensors.dk, expected_k("dk", shape, shape.k_dtype), device));
   FDMA_TRY(call.dv, checked_gradient(tensors.dv, expected_v("dv", shape, shape.v_dtype), device));
   FDMA_TRY_VOID(set_bias_gradient(call, shape, tensors.dkey_bias, device));
+  FDMA_TRY_VOID(set_score_gradients(call, tensors, device));
   call.corrects_delta = corrects_delta(options.delta_source, call, shape);
   return call;
 }

@@ -15,8 +15,10 @@ struct CheckedBackwardCall : CheckedInputs {
   Strided dout;
   QueryValues<const float> dlse{};  ///< data = nullptr: zeros
   MutableStrided dq, dk, dv;
-  KeyValues<float> dkey_bias{};  ///< data = nullptr: not wanted
-  bool corrects_delta = false;   ///< DeltaSource::corrected
+  KeyValues<float> dkey_bias{};        ///< data = nullptr: not wanted
+  PairValues<void> dbias{}, dsinks{};  ///< likewise; strides of 0 where sums go over an axis
+  DistanceTable<float> drelative{};    ///< likewise
+  bool corrects_delta = false;         ///< DeltaSource::corrected
 
  private:
   CheckedBackwardCall() = default;

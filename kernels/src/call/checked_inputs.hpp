@@ -8,6 +8,7 @@
 #include "call/strided_views.hpp"
 #include "fdma/base/result.hpp"
 #include "fdma/formats/attention_shape.hpp"
+#include "fdma/kernels/attention.hpp"
 #include "fdma/kernels/direction.hpp"
 
 namespace fdma {
@@ -30,6 +31,11 @@ struct CheckedInputs : CallLengths {
   float scale = 0;       ///< softmax scale
   float scale_log2 = 0;  ///< softmax scale times log2(e), because exponents are powers of two
   float softcap = 0;     ///< 0: none
+  PairValues<const void> bias{};            ///< float32 or of q's type
+  QueryValues<const float> alibi_slopes{};  ///< [batch, head]
+  DistanceTable<const float> relative{};
+  PairValues<const void> sinks{};  ///< a number for each row; float32 or of q's type
+  Dropout dropout{};               ///< rate 0: none
 
  protected:
   CheckedInputs() = default;
@@ -40,6 +46,20 @@ struct InputTensors {
   const TensorView& q;
   const KvView& kv;
   const TensorView &key_bias, &q_lens, &kv_lens, &cu_seqlens;
+  const TensorView &bias, &alibi_slopes, &relative, &sinks;
+
+  template <class Tensors>
+  explicit InputTensors(const Tensors& of)
+      : q(of.q),
+        kv(of.kv),
+        key_bias(of.key_bias),
+        q_lens(of.q_lens),
+        kv_lens(of.kv_lens),
+        cu_seqlens(of.cu_seqlens),
+        bias(of.bias),
+        alibi_slopes(of.alibi_slopes),
+        relative(of.relative),
+        sinks(of.sinks) {}
 };
 
 /// The numbers from which they are made: options of both passes, of the same names.
@@ -48,10 +68,14 @@ struct InputNumbers {
   explicit InputNumbers(const Options& options)
       : softmax_scale(options.softmax_scale),
         softcap(options.softcap),
+        relative_left(options.relative_left),
+        dropout(options.dropout),
         num_threads(options.num_threads) {}
 
   float softmax_scale;  ///< 0 stands for 1 / sqrt(head_dim)
   float softcap;        ///< given where the plan's score has one, and 0 elsewhere
+  std::int64_t relative_left;
+  Dropout dropout;  ///< a rate above 0 where the plan's score has dropout, and 0 elsewhere
   int num_threads;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "fdma/base/tensor_view.hpp"
 #include "fdma/kernels/host_device.hpp"
 
 namespace fdma {
@@ -48,6 +49,38 @@ struct QueryValues {
   FDMA_HOST_DEVICE constexpr T* place(std::int32_t batch, std::int32_t head,
                                       std::int32_t row) const {
     return data + batch * batch_stride + head * head_stride + row * row_stride;
+  }
+};
+
+/// A value for each pair of a query head [batch, head, row, key], for instance a bias, or without
+/// keys for each row. Strides in elements, 0 along an axis that the tensor does not have; keys are
+/// adjacent.
+template <class Data>
+struct PairValues {
+  Data* data;  ///< or null
+  DType dtype;
+  std::int64_t batch_stride, head_stride, row_stride;
+  std::int32_t heads_per_index;  ///< query heads that share an index of the head axis
+
+  /// The index of the value of key 0.
+  FDMA_HOST_DEVICE constexpr std::int64_t offset(std::int32_t batch, std::int32_t head,
+                                                 std::int64_t row) const {
+    return batch * batch_stride + head / heads_per_index * head_stride + row * row_stride;
+  }
+};
+
+/// A number for each distance of a key from a query's position: that of k - pos at `left` + k - pos.
+template <class T>
+struct DistanceTable {
+  T* data;  ///< or null
+  std::int64_t head_stride;
+  std::int32_t left, right;
+
+  /// The index in the head's row for k - pos.
+  FDMA_HOST_DEVICE constexpr std::int32_t index(std::int64_t distance) const {
+    return static_cast<std::int32_t>(distance < -left   ? 0
+                                     : distance > right ? left + right
+                                                        : left + distance);
   }
 };
 

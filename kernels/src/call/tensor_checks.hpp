@@ -50,4 +50,17 @@ QueryValues<T> query_values(const BasicTensorView<Data>& tensor) {
   return {static_cast<T*>(tensor.data), tensor.strides[0], tensor.strides[1], tensor.strides[2]};
 }
 
+/// A tensor [batch, head, row] or [batch, head, row, key] that passed its checks, or [head]. Axes of
+/// extent 1 are those of all.
+template <class Data, class View>
+PairValues<Data> pair_values(const View& tensor, std::int32_t heads_per_index) {
+  const auto stride = [&](std::size_t axis) {
+    return tensor.extents[axis] == 1 ? std::int64_t{0} : tensor.strides[axis];
+  };
+  if (tensor.rank == 1) {
+    return {tensor.data, tensor.dtype, 0, stride(0), 0, heads_per_index};
+  }
+  return {tensor.data, tensor.dtype, stride(0), stride(1), stride(2), heads_per_index};
+}
+
 }  // namespace fdma

@@ -18,6 +18,12 @@ namespace fdma {
 /// Shapes      q             [batch, q_len, heads_q, head_dim]
 ///             kv            see KvView
 ///             key_bias      [batch, heads_kv, kv_len] float32, iff the plan's score says so
+///             bias          [batch or 1, heads_q or heads_kv or 1, q_len or 1, kv_len] float32 or of
+///                           q's type, iff the plan's score says so, as for the following
+///             alibi_slopes  [heads_q] or [batch, heads_q] float32
+///             relative      [heads_q or 1, left + 1 + right] float32, left being
+///                           AttentionOptions::relative_left
+///             sinks         [heads_q] or [batch, heads_q, q_len], float32 or of q's type
 ///             out           [batch, q_len, heads_q, head_dim_v]
 ///             lse           [batch, heads_q, q_len] float32, optional
 ///             out_low  shape and dtype of out, 16 bits, optional: the low half of O, that is
@@ -51,6 +57,25 @@ struct AttentionTensors {
   TensorView kv_lens = {};
   TensorView cu_seqlens = {};
   MutableTensorView out_low = {};
+  TensorView bias = {};
+  TensorView alibi_slopes = {};
+  TensorView relative = {};
+  TensorView sinks = {};
+};
+
+/// Drops each pair of query and key with probability `rate` after the softmax and divides the others
+/// by 1 - rate. Which pairs is a function of the numbers here and of batch element, query head,
+/// query and key, the same for every backend, plan and pass.
+///
+/// Invariants  0 <= rate < 1
+///             the pointers are null, or hold numbers that the call reads where it runs, in place of
+///             `seed` and `offset`; on a GPU they point to its memory
+struct Dropout {
+  double rate = 0;
+  std::uint64_t seed = 0;
+  std::uint64_t offset = 0;
+  const std::uint64_t* seed_at = nullptr;
+  const std::uint64_t* offset_at = nullptr;
 };
 
 /// The range of AttentionOptions::softcap. Beyond it x / softcap would be subnormal or infinite for
@@ -63,6 +88,11 @@ struct AttentionOptions {
   /// A scaled product x becomes softcap * tanh(x / softcap). From kLeastSoftcap to kMostSoftcap where
   /// the plan's score has a softcap, and 0 elsewhere.
   float softcap = 0;
+  /// The element of each row of `relative` for k == pos, its `left`. Elements before it are for
+  /// keys before the query; keys further away than the table reaches take its first or last one.
+  std::int64_t relative_left = 0;
+  /// A rate above 0 where the plan's score has dropout, and 0 elsewhere.
+  Dropout dropout = {};
   /// CPU threads; 0: all that the process may use. The result does not depend on their number.
   int num_threads = 0;
   /// If given, counts finished work tiles while the call runs.
@@ -72,8 +102,16 @@ struct AttentionOptions {
   const std::atomic<bool>* is_cancelled = nullptr;
 };
 
-/// out = softmax(softcap(softmax_scale * q k^T) + bias, masked) v, in float32 with online softmax.
-/// lse is the natural logarithm of the sum of exponentials.
+/// out = softmax(softcap(softmax_scale * q k^T) + biases, masked) v, in float32 with online softmax.
+/// lse is the natural logarithm of the sum of exponentials, without the sink and before dropout.
+///
+/// With pos = q + kv_len - q_len, the logit of query q of head h and key k is
+///
+///   softcap(softmax_scale * q.k) + key_bias[b, kv head, k] + bias[b, h, q, k]
+///     - alibi_slopes[b, h] * abs(pos - k)
+///     + relative[h, clamp(k - pos, -left, right) + left]
+///
+/// and its weight exp(logit) / (exp(sinks[b, h, q]) + sum of exp(logit) over the keys of the row).
 ///
 /// A row without keys has out 0 and lse -inf; so has a row whose every logit is -inf. A NaN in q
 /// makes its row NaN; so does a NaN in the k, v or bias of a key that the row sees. Keys that a row

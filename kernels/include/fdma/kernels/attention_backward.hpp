@@ -20,6 +20,7 @@
 #include "fdma/base/result.hpp"
 #include "fdma/base/tensor_view.hpp"
 #include "fdma/formats/attention_shape.hpp"
+#include "fdma/kernels/attention.hpp"
 #include "fdma/kernels/plan.hpp"
 
 namespace fdma {
@@ -36,10 +37,14 @@ namespace fdma {
 ///             dq, dk, dv    shapes of q, k and v; each of that input's dtype or float32
 ///             dkey_bias     [batch, heads_kv, kv_len] float32, optional; only where the plan's
 ///                           score has a bias
-///             q_lens, kv_lens, cu_seqlens: as in the forward call
+///             dbias, drelative, dsinks: shapes and types of bias, relative and sinks, optional;
+///                           only where the plan's score has the part. Sums are float32
+///             q_lens, kv_lens, cu_seqlens, bias, alibi_slopes, relative, sinks: as in the forward
+///                           call
 ///             an optional tensor that is not wanted or not given has data = nullptr
 /// Written     every row of dq below the element's q_len, and every row of dk, dv and dkey_bias
 ///             below its kv_len; zero for rows without keys and for keys that no row sees
+///             every element of dbias, drelative and dsinks; zero where no pair is seen
 /// Invariants  outputs overlap no other tensor
 struct BackwardTensors {
   TensorView q;
@@ -57,6 +62,13 @@ struct BackwardTensors {
   TensorView kv_lens = {};
   TensorView cu_seqlens = {};
   TensorView out_low = {};
+  TensorView bias = {};
+  TensorView alibi_slopes = {};
+  TensorView relative = {};
+  TensorView sinks = {};
+  MutableTensorView dbias = {};
+  MutableTensorView drelative = {};
+  MutableTensorView dsinks = {};
 };
 
 /// How a backward call computes D.
@@ -80,6 +92,10 @@ struct BackwardOptions {
   float softmax_scale = 0;
   /// That of the forward call; 0 if the plan's score has none.
   float softcap = 0;
+  /// That of the forward call.
+  std::int64_t relative_left = 0;
+  /// That of the forward call, the same numbers where it reads them from memory.
+  Dropout dropout = {};
   /// The same bits every run: dq is summed in the accumulation order of the plan. Always so on CPU.
   bool deterministic = false;
   DeltaSource delta_source = DeltaSource::automatic;

@@ -17,9 +17,9 @@ TEST(ScoreSpec, NamesItsPartsInTheOrderInWhichTheyHappen) {
   ScoreSpec every_part;
 #define FDMA_SCORE_PART(name, meaning) every_part.name = true;
 #include "fdma/formats/score_parts.def"
-  EXPECT_THAT(part_names(every_part),
-              ElementsAre("softcap", "key_bias", "bias", "alibi", "relative_table", "sink"));
-  EXPECT_EQ(to_string(every_part), "softcap+key_bias+bias+alibi+relative_table+sink");
+  EXPECT_THAT(part_names(every_part), ElementsAre("softcap", "key_bias", "bias", "alibi",
+                                                  "relative_table", "sink", "dropout"));
+  EXPECT_EQ(to_string(every_part), "softcap+key_bias+bias+alibi+relative_table+sink+dropout");
   EXPECT_NE(every_part, ScoreSpec{});
 }
 

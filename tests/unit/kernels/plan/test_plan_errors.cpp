@@ -41,7 +41,8 @@ TEST(MakePlan, RejectsBackendsAndScoresByName) {
   for (const auto& [score, name] :
        {std::pair{ScoreSpec{.alibi = true}, "alibi"}, std::pair{ScoreSpec{.bias = true}, "bias"},
         std::pair{ScoreSpec{.relative_table = true}, "relative_table"},
-        std::pair{ScoreSpec{.sink = true}, "sink"}}) {
+        std::pair{ScoreSpec{.sink = true}, "sink"},
+        std::pair{ScoreSpec{.dropout = true}, "dropout"}}) {
     const std::string text = std::string("score: ") + name + " is not computed by ";
     expect_error(make_plan(each.mask, shape, score), ErrorCode::unsupported,
                  text + "cpu forward, which computes softcap, key_bias");
