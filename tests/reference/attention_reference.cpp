@@ -74,6 +74,16 @@ struct Keep {
   double operator()(double value) const { return value; }
 };
 
+/// The softmax of one row.
+template <class Real>
+struct Row {
+  std::vector<std::int64_t> keys;  ///< that the row sees; none if all their logits are -inf
+  std::vector<Real> p;             ///< their weights, before dropout; they add up to `share`
+  Real share = 1;                  ///< 1 less the weight of the sink
+  Real sink = 0;                   ///< the weight of the sink
+  double lse = -std::numeric_limits<double>::infinity();
+};
+
 /// The inputs of one head in type Real, and the softmax of its rows.
 template <class Real>
 class Head {
@@ -92,56 +102,93 @@ class Head {
   const Real* v(std::int64_t key) const { return v_.data() + key * problem_.head_dim_v; }
   Real scale() const { return scale_; }
 
-  /// The logit of a pair before its bias.
-  Real capped(std::int64_t row, std::int64_t key) const {
-    const Real x = scale_ * dot(q(row), k(key), problem_.head_dim);
-    return cap_ == 0 ? x : cap_ * std::tanh(x / cap_);
-  }
-  /// The derivative of that with respect to the scaled product.
+  /// The derivative of a logit with respect to the scaled product.
   Real slope(std::int64_t row, std::int64_t key) const {
     if (cap_ == 0) return 1;
     const Real t = std::tanh(scale_ * dot(q(row), k(key), problem_.head_dim) / cap_);
     return 1 - t * t;
   }
 
-  /// Sets `keys` to the keys that a row sees and `p` to their exponentials. Returns log(sum exp),
-  /// or -inf for a row without keys.
-  double softmax(std::int64_t row, std::vector<std::int64_t>& keys, std::vector<Real>& p) const {
-    keys.clear();
-    p.clear();
-    Real largest = -std::numeric_limits<Real>::infinity();
-    for (std::int64_t key = 0; key < problem_.kv_len; ++key) {
-      if (problem_.cells[row * problem_.kv_len + key] == 0) continue;
-      Real logit = capped(row, key);
-      if (!bias_.empty()) logit += bias_[size(key)];
-      keys.push_back(key);
-      p.push_back(logit);
-      if (logit > largest) largest = logit;
-    }
-    if (keys.empty()) return -std::numeric_limits<double>::infinity();
-    Real total = 0;
-    for (Real& logit : p) {
-      logit = std::exp(logit - largest);
-      total += logit;
-    }
-    for (Real& each : p) each /= total;
-    return largest + std::log(total);
+  /// The factor of a pair's weight by dropout.
+  Real keep(std::int64_t row, std::int64_t key) const {
+    if (problem_.kept.empty()) return 1;
+    const bool is_kept = problem_.kept[cell(row, key)] != 0;
+    return is_kept ? static_cast<Real>(1 / (1 - problem_.dropout_rate)) : 0;
   }
 
-  /// out = sum of p * v. The weights and the sums are rounded.
+  /// The element of the relative table for a pair.
+  std::size_t distance_index(std::int64_t row, std::int64_t key) const {
+    const std::int64_t left = problem_.relative_left;
+    const std::int64_t right = static_cast<std::int64_t>(problem_.relative.size()) - 1 - left;
+    return size(std::clamp(key - problem_.positions[size(row)], -left, right) + left);
+  }
+
+  void softmax(std::int64_t row, Row<Real>& result) const {
+    result = {};
+    Real largest = -std::numeric_limits<Real>::infinity();
+    bool has_weight = false;
+    for (std::int64_t key = 0; key < problem_.kv_len; ++key) {
+      if (problem_.cells[cell(row, key)] == 0) continue;
+      const Real each = logit(row, key);
+      result.keys.push_back(key);
+      result.p.push_back(each);
+      if (each > largest) largest = each;
+      has_weight |= each != -std::numeric_limits<Real>::infinity();
+    }
+    if (!has_weight) {
+      result.keys.clear();
+      result.p.clear();
+      return;
+    }
+    Real total = 0;
+    for (Real& each : result.p) {
+      each = std::exp(each - largest);
+      total += each;
+    }
+    const Real sink = problem_.sinks.empty()
+                          ? 0
+                          : std::exp(static_cast<Real>(problem_.sinks[size(row)]) - largest);
+    result.sink = std::isinf(sink) ? 1 : sink / (total + sink);
+    result.share = total / (total + sink);
+    for (Real& each : result.p) each /= total + sink;
+    result.lse = largest + std::log(total);
+  }
+
+  /// out = sum of p * keep * v. The weights and the sums are rounded.
   template <class RoundP, class RoundOut>
-  void weigh(const std::vector<std::int64_t>& keys, const std::vector<Real>& p, RoundP round_p,
-             RoundOut round_out, std::vector<Real>& out) const {
+  void weigh(std::int64_t row, const Row<Real>& of, RoundP round_p, RoundOut round_out,
+             std::vector<Real>& out) const {
     out.assign(size(problem_.head_dim_v), 0);
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      const auto weight = static_cast<Real>(round_p(p[i]));
-      const Real* values = v(keys[i]);
+    for (std::size_t i = 0; i < of.keys.size(); ++i) {
+      const auto weight = static_cast<Real>(round_p(of.p[i] * keep(row, of.keys[i])));
+      const Real* values = v(of.keys[i]);
       for (std::size_t d = 0; d < out.size(); ++d) out[d] += weight * values[d];
     }
     for (Real& each : out) each = static_cast<Real>(round_out(each));
   }
 
  private:
+  std::size_t cell(std::int64_t row, std::int64_t key) const {
+    return size(row * problem_.kv_len + key);
+  }
+
+  Real logit(std::int64_t row, std::int64_t key) const {
+    const Real x = scale_ * dot(q(row), k(key), problem_.head_dim);
+    Real result = cap_ == 0 ? x : cap_ * std::tanh(x / cap_);
+    if (!bias_.empty()) result += bias_[size(key)];
+    if (!problem_.pair_bias.empty()) {
+      result += static_cast<Real>(problem_.pair_bias[cell(row, key)]);
+    }
+    if (problem_.alibi_slope != 0) {
+      result -= static_cast<Real>(problem_.alibi_slope) *
+                static_cast<Real>(std::abs(problem_.positions[size(row)] - key));
+    }
+    if (!problem_.relative.empty()) {
+      result += static_cast<Real>(problem_.relative[distance_index(row, key)]);
+    }
+    return result;
+  }
+
   const HeadProblem& problem_;
   std::vector<Real> q_, k_, v_, bias_;
   Real scale_, cap_;
@@ -152,11 +199,12 @@ HeadResult attention(const HeadProblem& problem, RoundP round_p, RoundOut round_
   const Head<Real> head(problem);
   HeadResult result;
   result.out.reserve(size(problem.q_len * problem.head_dim_v));
-  std::vector<std::int64_t> keys;
-  std::vector<Real> p, out;
+  Row<Real> of;
+  std::vector<Real> out;
   for (std::int64_t row = 0; row < problem.q_len; ++row) {
-    result.lse.push_back(head.softmax(row, keys, p));
-    head.weigh(keys, p, round_p, round_out, out);
+    head.softmax(row, of);
+    result.lse.push_back(of.lse);
+    head.weigh(row, of, round_p, round_out, out);
     result.out.insert(result.out.end(), out.begin(), out.end());
   }
   return result;
@@ -169,34 +217,45 @@ HeadGradients gradients(const HeadProblem& problem, const std::vector<double>& d
   const std::vector<Real> dout_all(dout_values.begin(), dout_values.end());
   const std::size_t head_dim = size(problem.head_dim), head_dim_v = size(problem.head_dim_v);
   std::vector<Real> dq(problem.q.size(), 0), dk(problem.k.size(), 0), dv(problem.v.size(), 0);
-  std::vector<Real> dbias(size(problem.kv_len), 0);
-  std::vector<std::int64_t> keys;
-  std::vector<Real> p, out;
+  std::vector<Real> dbias(size(problem.kv_len), 0), drelative(problem.relative.size(), 0);
+  HeadGradients result;
+  result.dpair_bias.resize(problem.pair_bias.size());
+  result.dsinks.resize(problem.sinks.size());
+  Row<Real> of;
+  std::vector<Real> out;
   for (std::int64_t row = 0; row < problem.q_len; ++row) {
-    head.softmax(row, keys, p);
-    head.weigh(keys, p, round_p, round_out, out);
+    head.softmax(row, of);
+    head.weigh(row, of, round_p, round_out, out);
     const Real* dout = dout_all.data() + row * problem.head_dim_v;
     Real* dq_row = dq.data() + row * problem.head_dim;
-    Real shift = dot(dout, out.data(), problem.head_dim_v);
-    if (!dlse.empty()) shift -= static_cast<Real>(dlse[size(row)]);
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      const std::size_t key = size(keys[i]);
-      const Real ds = p[i] * (dot(dout, head.v(keys[i]), problem.head_dim_v) - shift);
-      const auto weight = static_cast<Real>(round_p(p[i]));
-      const Real scaled = head.scale() * static_cast<Real>(round_p(ds * head.slope(row, keys[i])));
+    const Real delta = dot(dout, out.data(), problem.head_dim_v);
+    if (!problem.sinks.empty() && !of.keys.empty()) result.dsinks[size(row)] = -of.sink * delta;
+    const Real of_lse = dlse.empty() ? 0 : static_cast<Real>(dlse[size(row)]);
+    for (std::size_t i = 0; i < of.keys.size(); ++i) {
+      const std::size_t key = size(of.keys[i]);
+      const Real keep = head.keep(row, of.keys[i]);
+      const Real dp = keep * dot(dout, head.v(of.keys[i]), problem.head_dim_v);
+      const Real ds = of.p[i] * (dp - delta + of_lse / of.share);
+      const auto weight = static_cast<Real>(round_p(of.p[i] * keep));
+      const Real scaled =
+          head.scale() * static_cast<Real>(round_p(ds * head.slope(row, of.keys[i])));
       for (std::size_t d = 0; d < head_dim_v; ++d) dv[key * head_dim_v + d] += weight * dout[d];
       for (std::size_t d = 0; d < head_dim; ++d) {
-        dq_row[d] += scaled * head.k(keys[i])[d];
+        dq_row[d] += scaled * head.k(of.keys[i])[d];
         dk[key * head_dim + d] += scaled * head.q(row)[d];
       }
       dbias[key] += ds;
+      if (!problem.pair_bias.empty()) {
+        result.dpair_bias[size(row * problem.kv_len) + key] = ds;
+      }
+      if (!drelative.empty()) drelative[head.distance_index(row, of.keys[i])] += ds;
     }
   }
-  HeadGradients result;
   result.dq.assign(dq.begin(), dq.end());
   result.dk.assign(dk.begin(), dk.end());
   result.dv.assign(dv.begin(), dv.end());
   result.dbias.assign(dbias.begin(), dbias.end());
+  result.drelative.assign(drelative.begin(), drelative.end());
   return result;
 }
 

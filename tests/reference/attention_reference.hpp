@@ -22,6 +22,9 @@ double rounded(double value, DType dtype);
 ///
 /// Shapes      q [q_len, head_dim], k [kv_len, head_dim], v [kv_len, head_dim_v], bias [kv_len] or
 ///             empty, cells [q_len, kv_len], nonzero = attend (borrowed)
+///             positions [q_len], read where a part goes by distance; pair_bias [q_len, kv_len],
+///             relative [left + 1 + right] and sinks [q_len], or empty
+///             kept [q_len, kv_len], nonzero = dropout keeps the pair, or empty: it keeps all
 struct HeadProblem {
   std::int64_t q_len = 0;
   std::int64_t kv_len = 0;
@@ -31,6 +34,14 @@ struct HeadProblem {
   double softmax_scale = 1;
   double softcap = 0;  ///< 0: none; else scaled products x become softcap * tanh(x / softcap)
   const char* cells = nullptr;
+  std::vector<std::int64_t> positions = {};
+  std::vector<double> pair_bias = {};
+  double alibi_slope = 0;
+  std::vector<double> relative = {};
+  std::int64_t relative_left = 0;
+  std::vector<double> sinks = {};
+  std::vector<char> kept = {};
+  double dropout_rate = 0;
 };
 
 /// Shapes      out [q_len, head_dim_v], lse [q_len]
@@ -39,10 +50,15 @@ struct HeadResult {
   std::vector<double> lse;
 };
 
-/// Dense attention in float64 over the true cells of a row. With p_k = exp(logit_k - max),
-/// out = sum p_k v_k / sum p_k and lse = max + log(sum p_k). Rows without a true cell have out 0
-/// and lse -inf. NaN and infinities propagate by these formulas. A false cell contributes nothing,
-/// whatever its key holds.
+/// Dense attention in float64 over the true cells of a row. The logit of a pair is
+///
+///   softcap(softmax_scale * q.k) + bias[k] + pair_bias[q, k] - alibi_slope * abs(pos - k)
+///     + relative[clamp(k - pos, -left, right) + left]
+///
+/// With p_k = exp(logit_k - max), out = sum of keep_k p_k v_k / (exp(sink - max) + sum p_k), where
+/// keep_k is 1 / (1 - dropout_rate) or 0, and lse = max + log(sum p_k). Rows without a true cell,
+/// and rows whose every logit is -inf, have out 0 and lse -inf. Otherwise NaN and infinities
+/// propagate by these formulas. A false cell contributes nothing, whatever its key holds.
 ///
 /// Cost        2 * (head_dim + head_dim_v) FLOP a true cell
 HeadResult attention_float64(const HeadProblem& problem);
@@ -53,9 +69,12 @@ HeadResult attention_float64(const HeadProblem& problem);
 /// than that of separate 16-bit matrix products.
 HeadResult attention_explicit(const HeadProblem& problem, DType p_dtype, DType out_dtype);
 
-/// Shapes      dq [q_len, head_dim], dk [kv_len, head_dim], dv [kv_len, head_dim_v], dbias [kv_len]
+/// Shapes      dq [q_len, head_dim], dk [kv_len, head_dim], dv [kv_len, head_dim_v], dbias [kv_len];
+///             dpair_bias [q_len, kv_len], drelative and dsinks as in the problem, empty where that
+///             has none
 struct HeadGradients {
   std::vector<double> dq, dk, dv, dbias;
+  std::vector<double> dpair_bias = {}, drelative = {}, dsinks = {};
 
   /// Adds dk, dv and dbias of another head of the group, which has the same k, v and bias.
   void add_group_head(const HeadGradients& other);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "attention_reference.hpp"
@@ -92,6 +93,51 @@ TEST_F(GradientReference, IsTheSlopeOfTheLoss) {
         EXPECT_EQ(gradients.dk[2 * 5 + static_cast<std::size_t>(d)], 0);
       }
     }
+  }
+}
+
+// Every part alone, and all of them together.
+TEST_F(GradientReference, IsTheSlopeOfTheLossForEveryPart) {
+  const Cells cells = testing::make_cells(9, 11, [](auto q, auto k) {
+    if (q == 4 || k == 2) return false;
+    return q == 6 ? k == 3 : (q * 7 + k * 5) % 3 != 0;
+  });
+  constexpr int kNumParts = 5;
+  for (int parts = 0; parts <= kNumParts; ++parts) {
+    const auto has = [&](int part) { return parts == part || parts == kNumParts; };
+    HeadProblem head = problem(cells, 5, 3);
+    for (std::int64_t q = 0; q < cells.q_len; ++q) head.positions.push_back(q + 2);
+    if (parts == kNumParts) head.softcap = 0.7;
+    if (parts == kNumParts) head.bias = values(cells.kv_len);
+    if (has(0)) head.pair_bias = values(cells.q_len * cells.kv_len);
+    if (has(1)) head.alibi_slope = 0.3;
+    if (has(2)) {
+      head.relative = values(8);
+      head.relative_left = 5;
+    }
+    if (has(3)) {
+      head.sinks = values(cells.q_len);
+      head.sinks[1] = -std::numeric_limits<double>::infinity();
+    }
+    if (has(4)) {
+      head.dropout_rate = 0.3;
+      for (std::int64_t i = 0; i < cells.q_len * cells.kv_len; ++i) {
+        head.kept.push_back(i * 13 % 10 < 7 ? 1 : 0);
+      }
+    }
+    const std::vector<double> dout = values(cells.q_len * 3), dlse = values(cells.q_len);
+    const HeadGradients gradients = gradients_float64(head, dout, dlse);
+    expect_slope(head, head.q, gradients.dq, dout, dlse, "dq");
+    expect_slope(head, head.k, gradients.dk, dout, dlse, "dk");
+    expect_slope(head, head.v, gradients.dv, dout, dlse, "dv");
+    if (!head.bias.empty()) expect_slope(head, head.bias, gradients.dbias, dout, dlse, "dbias");
+    expect_slope(head, head.pair_bias, gradients.dpair_bias, dout, dlse, "dpair_bias");
+    expect_slope(head, head.relative, gradients.drelative, dout, dlse, "drelative");
+    if (has(3)) {
+      EXPECT_EQ(gradients.dsinks[1], 0);
+      head.sinks[1] = -100;
+    }
+    expect_slope(head, head.sinks, gradients.dsinks, dout, dlse, "dsinks");
   }
 }
 
