@@ -7,8 +7,9 @@
 //  2. Plan (plan): divide tile rows at the cuts into stretches, group these into regions in which
 //     tiles repeat, and give each class of equal tiles a slot.
 //  3. Choose: decline where there are too many slots.
-//  4. Evaluate (tiles): lower the tiles of the slots, as small masks, by box form.
-//  5. Write: a region whose tiles are equal is written as plain segments, another one as one
+//  4. Bound (bounds): ranges of the program decide most slots that are empty or full.
+//  5. Evaluate (tiles): lower the tiles of the other slots, as small masks, by box form.
+//  6. Write: a region whose tiles are equal is written as plain segments, another one as one
 //     pattern. A mask without patterns has the arrays that box form gives it.
 //
 // Fits        `(q // 5) % 7 == (k // 5) % 7 & causal` in blocks of 128: tiles repeat every 35
@@ -18,9 +19,11 @@
 // Does not    look-ups by an index that does not repeat (documents, random tables); `bitand(q, k)`;
 //             `q * k < 1000`; periods that the lengths do not hold a few times; masks that may be
 //             undefined at some cell, which box form finds.
-// Cost        time: O(tile rows * cuts * log(cuts)) + that of box form for the slots + O(segments)
-//             memory: 12 bytes a stretch, 12 a slot, the distinct bitmaps
+// Cost        time: O(tile rows * cuts * log(cuts)) + that of box form for the slots that ranges do
+//             not decide + O(slots + segments)
+//             memory: 12 bytes a stretch, 16 a slot, the distinct bitmaps
 // Threads     one
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <span>
@@ -30,6 +33,7 @@
 #include "fdma/formats/segment_builder.hpp"
 #include "ir/simplify.hpp"
 #include "lower/engines.hpp"
+#include "periodic/bounds.hpp"
 #include "periodic/plain_runs.hpp"
 #include "periodic/plan.hpp"
 #include "periodic/tiles.hpp"
@@ -47,7 +51,8 @@ using periodic::TileStore;
 
 constexpr std::int64_t kUnrollBudget = std::int64_t{1} << 12;  // nodes
 constexpr std::int64_t kMostTableEntries = std::int64_t{1} << 16;
-constexpr std::int64_t kMostSlots = std::int64_t{1} << 18;
+constexpr std::int64_t kMostSlots = std::int64_t{1} << 21;
+constexpr std::int64_t kMostEvaluated = std::int64_t{1} << 18;
 /// Box form is as fast where it evaluates few tiles, and the engine must save most of them.
 constexpr std::int64_t kFewTiles = 2048;
 constexpr std::int64_t kLeastGain = 4;
@@ -281,21 +286,30 @@ std::optional<SegmentMask> lower_periodic(const IrProgram& source, BlockShape bl
     return decline("box form evaluates few tiles, or not many more");
   }
   const auto planned = std::chrono::steady_clock::now();
+  std::vector<Contents> contents =
+      periodic::bound_slots(program, tables, block, plan->slots(), meter);
+  const std::int64_t num_evaluated =
+      std::count(contents.begin(), contents.end(), periodic::kUndecidedTile);
+  if (num_evaluated > kMostEvaluated) return decline("too many of its tiles differ");
+  const auto bounded = std::chrono::steady_clock::now();
   TileStore store(block);
-  const Result<std::vector<Contents>> contents =
-      periodic::evaluate_slots(program, block, plan->slots(), store, meter);
-  if (!contents || meter.must_stop()) return decline("a tile could not be evaluated");
+  if (!periodic::evaluate_slots(program, block, plan->slots(), contents, store, meter) ||
+      meter.must_stop()) {
+    return decline("a tile could not be evaluated");
+  }
   const auto evaluated = std::chrono::steady_clock::now();
-  SegmentMask mask = PatternWriter(program, block, *plan, *contents, store).run();
+  SegmentMask mask = PatternWriter(program, block, *plan, contents, store).run();
   if (report != nullptr) {
     const auto seconds = [](auto from, auto to) {
       return std::chrono::duration<double>(to - from).count();
     };
     report->engine = LoweringEngine::periodic;
     report->method = "one tile of each class of tiles that repeat";
-    report->num_evaluated_tiles = num_slots;
+    report->num_bounded_tiles = num_slots - num_evaluated;
+    report->num_evaluated_tiles = num_evaluated;
     report->phases = {{"planning", seconds(start, planned)},
-                      {"evaluating cells", seconds(planned, evaluated)},
+                      {"bounding tiles", seconds(planned, bounded)},
+                      {"evaluating cells", seconds(bounded, evaluated)},
                       {"writing", seconds(evaluated, std::chrono::steady_clock::now())}};
   }
   return mask;

@@ -44,6 +44,8 @@ constexpr std::string_view kMasks[] = {
     "abs(q - k) % 3 == 0 & causal",
     "block_diffusion(4096, 48)",
     "chunked(1000) & bitand(k, 5) == 1",
+    "let x = clamp(q // 64 % 16, 1, 14); let y = clamp(q // 64 // 16, 1, 6); "
+    "abs(k // 64 % 16 - x) <= 1 & abs(k // 64 // 16 - y) <= 1",
 };
 
 TEST(PeriodicMasks, EqualBoxFormAtEightThousandTokens) {
@@ -72,6 +74,29 @@ TEST(PeriodicMasks, EvaluateTheSameTilesAtAnyLength) {
   EXPECT_EQ(short_mask->report.num_evaluated_tiles, long_mask->report.num_evaluated_tiles);
   EXPECT_LE(long_mask->report.num_evaluated_tiles, 2 * 5 * 35 + 5);
   EXPECT_LT(long_mask->mask.size_bytes(), 1 << 20);
+}
+
+// attn-gym's sliding tile attention: 3 x 3 tiles of 8 x 8 tokens on a square canvas.
+std::string sliding_tiles(std::int64_t tiles_across) {
+  const std::string across = std::to_string(tiles_across), last = std::to_string(tiles_across - 2);
+  return "abs(k // 64 // " + across + " - clamp(q // 64 // " + across + ", 1, " + last +
+         ")) <= 1 & abs(k // 64 % " + across + " - clamp(q // 64 % " + across + ", 1, " + last +
+         ")) <= 1";
+}
+
+TEST(PeriodicMasks, DecideEmptyTilesByRanges) {
+  const auto mask = lowered(sliding_tiles(128), 1 << 20, 1 << 20, LoweringEngine::automatic);
+  ASSERT_TRUE(mask);
+  EXPECT_EQ(mask->report.engine, LoweringEngine::periodic);
+  EXPECT_LT(mask->report.num_evaluated_tiles, 1000);
+  EXPECT_GT(mask->report.num_bounded_tiles, 20000);
+}
+
+TEST(PeriodicMasks, HoldAtSixteenMillionTokens) {
+  const auto mask = lowered(sliding_tiles(512), 1 << 24, 1 << 24, LoweringEngine::automatic);
+  ASSERT_TRUE(mask);
+  EXPECT_EQ(mask->report.engine, LoweringEngine::periodic);
+  EXPECT_LT(mask->report.num_evaluated_tiles, 4000);
 }
 
 TEST(PeriodicMasks, AreCanonicalWhereTheyHaveNoPattern) {
