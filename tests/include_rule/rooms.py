@@ -34,7 +34,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         "lower": ("bind", "ir", "language"),
         "intervals": ("ir", "lower"),
         "boxes": ("ir", "lower"),
-        "periodic": ("ir", "lower"),
+        "periodic": ("boxes", "ir", "lower"),
     },
     # A plan knows no backend; cuda is what every GPU backend shares; selection knows no attention.
     "kernels/src": {

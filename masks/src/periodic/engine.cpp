@@ -8,7 +8,8 @@
 //     tiles repeat, and give each class of equal tiles a slot.
 //  3. Choose: decline where there are too many slots.
 //  4. Bound (bounds): ranges of the program decide most slots that are empty or full.
-//  5. Evaluate (tiles): lower the tiles of the other slots, as small masks, by box form.
+//  5. Evaluate: number the other slots so that equal numbers mean equal cells (equal_slots), and
+//     lower a tile of each number, as small masks, by box form (tiles).
 //  6. Write: a region whose tiles are equal is written as plain segments, another one as one
 //     pattern. A mask without patterns has the arrays that box form gives it.
 //
@@ -19,8 +20,8 @@
 // Does not    look-ups by an index that does not repeat (documents, random tables); `bitand(q, k)`;
 //             `q * k < 1000`; periods that the lengths do not hold a few times; masks that may be
 //             undefined at some cell, which box form finds.
-// Cost        time: O(tile rows * cuts * log(cuts)) + that of box form for the slots that ranges do
-//             not decide + O(slots + segments)
+// Cost        time: O(tile rows * cuts * log(cuts)) + that of box form for the distinct slots that
+//             ranges do not decide + O(slots + segments)
 //             memory: 12 bytes a stretch, 16 a slot, the distinct bitmaps
 // Threads     one
 #include <algorithm>
@@ -34,6 +35,7 @@
 #include "ir/simplify.hpp"
 #include "lower/engines.hpp"
 #include "periodic/bounds.hpp"
+#include "periodic/equal_slots.hpp"
 #include "periodic/plain_runs.hpp"
 #include "periodic/plan.hpp"
 #include "periodic/tiles.hpp"
@@ -45,6 +47,7 @@ using periodic::Contents;
 using periodic::PlainRun;
 using periodic::Region;
 using periodic::RegionKind;
+using periodic::Slot;
 using periodic::Stretch;
 using periodic::TilePlan;
 using periodic::TileStore;
@@ -52,7 +55,7 @@ using periodic::TileStore;
 constexpr std::int64_t kUnrollBudget = std::int64_t{1} << 12;  // nodes
 constexpr std::int64_t kMostTableEntries = std::int64_t{1} << 16;
 constexpr std::int64_t kMostSlots = std::int64_t{1} << 21;
-constexpr std::int64_t kMostEvaluated = std::int64_t{1} << 18;
+constexpr std::int64_t kMostUndecided = std::int64_t{1} << 18;
 /// Box form is as fast where it evaluates few tiles, and the engine must save most of them.
 constexpr std::int64_t kFewTiles = 2048;
 constexpr std::int64_t kLeastGain = 4;
@@ -257,6 +260,38 @@ std::int64_t num_table_entries(const IrProgram& program) {
   return sum;
 }
 
+// Finds the contents of the undecided slots. The number of tiles that were evaluated, or nothing if
+// one could not be or the meter stopped the work.
+std::optional<std::int64_t> decide_cell_by_cell(const IrProgram& program, BlockShape block,
+                                                std::span<const Slot> slots,
+                                                std::span<Contents> contents, TileStore& store,
+                                                WorkMeter& meter) {
+  std::vector<std::int32_t> places;  // of the undecided slots
+  std::vector<Slot> undecided;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (contents[i] != periodic::kUndecidedTile) continue;
+    places.push_back(static_cast<std::int32_t>(i));
+    undecided.push_back(slots[i]);
+  }
+  const std::vector<std::int32_t> first =
+      periodic::first_equal_slots(program, block, undecided, meter);
+  std::vector<Slot> evaluated;
+  std::vector<std::int32_t> index(undecided.size(), -1);  // of first slots, in `evaluated`
+  for (std::size_t i = 0; i < undecided.size(); ++i) {
+    if (first[i] != static_cast<std::int32_t>(i)) continue;
+    index[i] = static_cast<std::int32_t>(evaluated.size());
+    evaluated.push_back(undecided[i]);
+  }
+  const Result<std::vector<Contents>> found =
+      periodic::evaluate_slots(program, block, evaluated, store, meter);
+  if (!found || meter.must_stop()) return std::nullopt;
+  for (std::size_t i = 0; i < undecided.size(); ++i) {
+    const std::int32_t at = index[static_cast<std::size_t>(first[i])];
+    contents[static_cast<std::size_t>(places[i])] = (*found)[static_cast<std::size_t>(at)];
+  }
+  return std::ssize(evaluated);
+}
+
 }  // namespace
 
 std::optional<SegmentMask> lower_periodic(const IrProgram& source, BlockShape block, bool is_asked,
@@ -288,15 +323,14 @@ std::optional<SegmentMask> lower_periodic(const IrProgram& source, BlockShape bl
   const auto planned = std::chrono::steady_clock::now();
   std::vector<Contents> contents =
       periodic::bound_slots(program, tables, block, plan->slots(), meter);
-  const std::int64_t num_evaluated =
+  const std::int64_t num_undecided =
       std::count(contents.begin(), contents.end(), periodic::kUndecidedTile);
-  if (num_evaluated > kMostEvaluated) return decline("too many of its tiles differ");
+  if (num_undecided > kMostUndecided) return decline("too many of its tiles differ");
   const auto bounded = std::chrono::steady_clock::now();
   TileStore store(block);
-  if (!periodic::evaluate_slots(program, block, plan->slots(), contents, store, meter) ||
-      meter.must_stop()) {
-    return decline("a tile could not be evaluated");
-  }
+  const std::optional<std::int64_t> num_evaluated =
+      decide_cell_by_cell(program, block, plan->slots(), contents, store, meter);
+  if (!num_evaluated) return decline("a tile could not be evaluated");
   const auto evaluated = std::chrono::steady_clock::now();
   SegmentMask mask = PatternWriter(program, block, *plan, contents, store).run();
   if (report != nullptr) {
@@ -305,8 +339,9 @@ std::optional<SegmentMask> lower_periodic(const IrProgram& source, BlockShape bl
     };
     report->engine = LoweringEngine::periodic;
     report->method = "one tile of each class of tiles that repeat";
-    report->num_bounded_tiles = num_slots - num_evaluated;
-    report->num_evaluated_tiles = num_evaluated;
+    report->num_bounded_tiles = num_slots - num_undecided;
+    report->num_repeated_tiles = num_undecided - *num_evaluated;
+    report->num_evaluated_tiles = *num_evaluated;
     report->phases = {{"planning", seconds(start, planned)},
                       {"bounding tiles", seconds(planned, bounded)},
                       {"evaluating cells", seconds(bounded, evaluated)},

@@ -11,10 +11,10 @@
 namespace fdma::periodic {
 namespace {
 
-/// The most tiles that need no evaluation between two tiles of a group.
+/// The most tiles without a slot that a group holds between two of its slots.
 constexpr std::int32_t kMostGap = 2;
 
-/// Slots [first, end), of which the first and the last are undecided, in tiles [first_col, end_col) of tile row `row`.
+/// Slots [first, end), in tiles [first_col, end_col) of tile row `row`.
 struct Group {
   std::size_t first;
   std::size_t end;
@@ -23,11 +23,9 @@ struct Group {
   std::int32_t end_col;
 };
 
-std::vector<Group> group_undecided(std::span<const Slot> slots,
-                                   std::span<const Contents> contents) {
+std::vector<Group> group_slots(std::span<const Slot> slots) {
   std::vector<Group> groups;
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    if (contents[i] != kUndecidedTile) continue;
     const Slot& slot = slots[i];
     if (!groups.empty() && groups.back().row == slot.row &&
         slot.col - groups.back().end_col <= kMostGap) {
@@ -86,11 +84,13 @@ IrProgram move_program(const IrProgram& program, std::int64_t q0, std::int64_t k
   return simplify(moved);
 }
 
-Result<void> evaluate_slots(const IrProgram& program, BlockShape block, std::span<const Slot> slots,
-                            std::span<Contents> contents, TileStore& store, WorkMeter& meter) {
+Result<std::vector<Contents>> evaluate_slots(const IrProgram& program, BlockShape block,
+                                             std::span<const Slot> slots, TileStore& store,
+                                             WorkMeter& meter) {
+  std::vector<Contents> contents(slots.size(), kEmptyTile);
   std::vector<std::uint64_t> words(static_cast<std::size_t>(block.block_q) *
                                    static_cast<std::size_t>(block.block_kv) / 64);
-  for (const Group& group : group_undecided(slots, contents)) {
+  for (const Group& group : group_slots(slots)) {
     if (meter.must_stop()) return meter.error();
     const std::int64_t q0 = std::int64_t{group.row} * block.block_q;
     const std::int64_t k0 = std::int64_t{group.first_col} * block.block_kv;
@@ -101,20 +101,19 @@ Result<void> evaluate_slots(const IrProgram& program, BlockShape block, std::spa
     const std::vector<TileSegment> segments = segments_of_row(mask, 0);
     auto segment = segments.begin();
     for (std::size_t i = group.first; i < group.end; ++i) {
-      if (contents[i] != kUndecidedTile) continue;
       const std::int32_t col = slots[i].col - group.first_col;
       while (segment != segments.end() && segment->end_tile <= col) ++segment;
-      if (segment == segments.end() || segment->first_tile > col) {
-        contents[i] = kEmptyTile;
-      } else if (segment->kind == SegmentKind::full) {
+      if (segment == segments.end()) break;
+      if (segment->first_tile > col) continue;
+      if (segment->kind == SegmentKind::full) {
         contents[i] = kFullTile;
-      } else {
-        tile_cells(mask, *segment, 0, col, words.data());
-        contents[i] = store.intern(words.data());
+        continue;
       }
+      tile_cells(mask, *segment, 0, col, words.data());
+      contents[i] = store.intern(words.data());
     }
   }
-  return {};
+  return contents;
 }
 
 }  // namespace fdma::periodic

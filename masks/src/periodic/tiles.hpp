@@ -15,7 +15,7 @@ namespace fdma::periodic {
 
 /// What a tile holds: kEmptyTile, kFullTile, or the index of a bitmap in a TileStore.
 using Contents = std::int32_t;
-/// Of a slot whose cells are not known yet.
+/// Of a tile whose cells are not known yet.
 inline constexpr Contents kUndecidedTile = -3;
 
 /// Distinct bitmaps of partial tiles.
@@ -41,12 +41,13 @@ class TileStore {
 IrProgram move_program(const IrProgram& program, std::int64_t q0, std::int64_t k0,
                        std::int64_t q_len, std::int64_t kv_len);
 
-/// Replaces kUndecidedTile in the contents of slots, which are row-major. Neighbouring ones are
-/// evaluated together, as small masks, by box form.
+/// The contents of slots, which are row-major. Neighbouring ones are evaluated together, as small
+/// masks, by box form.
 ///
 /// Errors      those of box form
 /// Cost        that of box form for each group of neighbours
-Result<void> evaluate_slots(const IrProgram& program, BlockShape block, std::span<const Slot> slots,
-                            std::span<Contents> contents, TileStore& store, WorkMeter& meter);
+Result<std::vector<Contents>> evaluate_slots(const IrProgram& program, BlockShape block,
+                                             std::span<const Slot> slots, TileStore& store,
+                                             WorkMeter& meter);
 
 }  // namespace fdma::periodic
