@@ -124,7 +124,7 @@ struct Panel {
   std::int32_t tile_row = 0;
   std::vector<TileRange> ranges;
   bool has_kinds = false;
-  std::vector<TileKind*> kinds;  ///< by tile column, where a tile is partial
+  std::vector<TileKind*> kinds;  ///< of the partial tiles, ascending
   std::vector<UndecidedRun> tile_runs;
   std::vector<std::uint64_t> words;
   std::int64_t stride = 0;
@@ -133,6 +133,13 @@ struct Panel {
 };
 
 enum class TileClass : std::uint8_t { empty, full, undecided };
+
+/// Tiles [first, end) of a tile row that bounds did not find empty.
+struct TileStretch {
+  std::int32_t first;
+  std::int32_t end;
+  TileClass known;
+};
 
 class Lowering {
  public:
@@ -160,7 +167,9 @@ class Lowering {
     std::vector<std::uint64_t> bitmap;
     int rows_to_skip = 0;  ///< rows whose boxes are not bounded
     int last_skip = 0;
-    std::vector<TileClass> classes;
+    std::vector<TileStretch> stretches;  ///< with numbers
+    std::vector<TileClass> classes;      ///< without them, or of the tile that is evaluated
+    std::vector<TileBox> stack;
     std::vector<std::uint64_t> row_every;
     std::vector<std::uint64_t> row_some;
   };
@@ -182,11 +191,10 @@ class Lowering {
     if (meter_.must_stop()) return;
     const Clock::time_point start = Clock::now();
     const bool has_numbers = worker.kinds && worker.kinds->is_useful();
-    prune_for_numbers_or_cells(tile_row, has_numbers, worker);
+    const std::int64_t num_undecided =
+        has_numbers ? prune_for_numbers(tile_row, worker) : prune_for_cells(tile_row, worker);
     const Clock::time_point pruned = Clock::now();
     panel.effort.pruning = std::chrono::duration<double>(pruned - start).count();
-    const std::int64_t num_undecided =
-        std::count(worker.classes.begin(), worker.classes.end(), TileClass::undecided);
     panel.effort.num_bounded_tiles = num_tile_cols_ - num_undecided;
     if (!has_numbers || !find_kinds(panel, worker)) {
       panel.effort.num_evaluated_tiles = num_undecided;
@@ -195,8 +203,8 @@ class Lowering {
       for (const UndecidedRun& tile_run : panel.tile_runs) {
         evaluate_tile_run(tile_run, panel, worker, true);
       }
+      collect_ranges(panel, worker);
     }
-    collect_ranges(panel, worker);
     panel.effort.evaluating = seconds_since(pruned);
   }
 
@@ -230,52 +238,72 @@ class Lowering {
     return std::min<std::int64_t>(block_.block_q, q_len_ - std::int64_t{tile_row} * block_.block_q);
   }
 
-  /// Numbers are as cheap as bounds: with them, boxes are not halved down to tiles, and rows in
-  /// which boxes decide little are followed by rows without bounds.
-  void prune_for_numbers_or_cells(std::int32_t tile_row, bool has_numbers, Worker& worker) const {
+  /// Gives the tiles of a row their classes. Returns how many are undecided.
+  std::int64_t prune_for_cells(std::int32_t tile_row, Worker& worker) const {
     worker.classes.assign(static_cast<std::size_t>(num_tile_cols_), TileClass::undecided);
-    if (!has_numbers) {
-      prune(tile_row, 0, worker);
-      return;
-    }
+    std::int64_t num_undecided = 0;
+    prune(tile_row, 0, worker, [&](std::int32_t first, std::int32_t end, TileClass known) {
+      if (known == TileClass::undecided) {
+        num_undecided += end - first;
+      } else {
+        std::fill(worker.classes.begin() + first, worker.classes.begin() + end, known);
+      }
+    });
+    return num_undecided;
+  }
+
+  /// Divides a row into stretches. Returns how many tiles are undecided. Numbers are as cheap as
+  /// bounds: boxes are not halved down to tiles, and rows in which boxes decide little are followed
+  /// by rows without bounds.
+  std::int64_t prune_for_numbers(std::int32_t tile_row, Worker& worker) const {
+    worker.stretches.clear();
     if (worker.rows_to_skip > 0) {
       --worker.rows_to_skip;
-      return;
+      worker.stretches.push_back({0, num_tile_cols_, TileClass::undecided});
+      return num_tile_cols_;
     }
-    prune(tile_row, kNumberedLevel, worker);
-    const std::int64_t num_undecided =
-        std::count(worker.classes.begin(), worker.classes.end(), TileClass::undecided);
+    std::int64_t num_undecided = 0;
+    prune(tile_row, kNumberedLevel, worker,
+          [&](std::int32_t first, std::int32_t end, TileClass known) {
+            if (known == TileClass::empty) return;
+            if (known == TileClass::undecided) num_undecided += end - first;
+            worker.stretches.push_back({first, end, known});
+          });
     const bool decides_little = num_undecided > num_tile_cols_ - num_tile_cols_ / 4;
     worker.last_skip = decides_little ? std::min(2 * worker.last_skip + 1, kMaxSkip) : 0;
     worker.rows_to_skip = worker.last_skip;
+    return num_undecided;
   }
 
-  /// Gives every undecided tile its class, and its kind if it is partial. Evaluates one tile of
-  /// each number. False if a cell is undefined; then the row must be evaluated as a whole, which
-  /// finds the first such cell.
+  /// Finds the ranges of the row and the kinds of its partial tiles. Evaluates one tile of each
+  /// number. False if a cell is undefined; then the row must be evaluated as a whole, which finds
+  /// the first such cell.
   bool find_kinds(Panel& panel, Worker& worker) const {
     using State = TileKinds::State;
     TileKinds& kinds = *worker.kinds;
     kinds.begin_row(panel.tile_row, rows_of(panel.tile_row) < block_.block_q);
-    panel.kinds.assign(static_cast<std::size_t>(num_tile_cols_), nullptr);
-    for (std::int32_t tile = 0; tile < num_tile_cols_; ++tile) {
-      TileClass& known = worker.classes[static_cast<std::size_t>(tile)];
-      if (known != TileClass::undecided) continue;
-      const bool is_cut = std::int64_t{tile + 1} * block_.block_kv > kv_len_;
-      TileKinds::Found found = kinds.find(tile, is_cut);
-      if (found.state != State::unknown) {
-        ++panel.effort.num_repeated_tiles;
-      } else {
-        found = evaluate_tile(panel, tile, worker);
-        if (panel.undefined || meter_.has_stopped()) {
-          reset_undecided(panel, worker);
-          return false;
-        }
+    panel.kinds.clear();
+    for (const TileStretch& stretch : worker.stretches) {
+      if (stretch.known == TileClass::full) {
+        append_range(panel, stretch.first, stretch.end, true);
+        continue;
       }
-      known = found.state == State::empty  ? TileClass::empty
-              : found.state == State::full ? TileClass::full
-                                           : TileClass::undecided;
-      panel.kinds[static_cast<std::size_t>(tile)] = found.kind;
+      for (std::int32_t tile = stretch.first; tile < stretch.end; ++tile) {
+        const bool is_cut = std::int64_t{tile + 1} * block_.block_kv > kv_len_;
+        TileKinds::Found found = kinds.find(tile, is_cut);
+        if (found.state != State::unknown) {
+          ++panel.effort.num_repeated_tiles;
+        } else {
+          found = evaluate_tile(panel, tile, worker);
+          if (panel.undefined || meter_.has_stopped()) {
+            reset_undecided(panel, worker);
+            return false;
+          }
+        }
+        if (found.state == State::empty) continue;
+        append_range(panel, tile, tile + 1, found.state == State::full);
+        if (found.state == State::partial) panel.kinds.push_back(found.kind);
+      }
     }
     panel.has_kinds = true;
     return true;
@@ -283,9 +311,10 @@ class Lowering {
 
   /// Undoes what find_kinds has done.
   void reset_undecided(Panel& panel, Worker& worker) const {
-    std::fill(worker.classes.begin(), worker.classes.end(), TileClass::undecided);
+    worker.classes.assign(static_cast<std::size_t>(num_tile_cols_), TileClass::undecided);
     panel.undefined.reset();
     panel.effort.num_bounded_tiles = 0;
+    panel.ranges.clear();
     panel.tile_runs.clear();
   }
 
@@ -304,6 +333,8 @@ class Lowering {
     const std::int64_t first_word = std::int64_t{tile} * block_.block_kv / 64;
     panel.tile_runs.assign(1, {tile, tile + 1, first_word, end_word(tile + 1) - first_word, 0});
     place_tile_runs(panel);
+    worker.classes.resize(static_cast<std::size_t>(num_tile_cols_));
+    worker.classes[static_cast<std::size_t>(tile)] = TileClass::undecided;
     evaluate_tile_run(panel.tile_runs[0], panel, worker, false);
     const TileClass known = worker.classes[static_cast<std::size_t>(tile)];
     if (known == TileClass::empty) return note(State::empty);
@@ -313,20 +344,21 @@ class Lowering {
     return {State::partial, worker.kinds->add(State::partial, worker.bitmap)};
   }
 
-  /// Classifies the tiles that bounds of boxes of at least 2^lowest tiles decide. The others are
-  /// undecided on entry and stay so.
-  void prune(std::int32_t tile_row, int lowest, Worker& worker) const {
+  /// Bounds boxes of at least 2^lowest tiles. Calls take(first, end, class) for each box that is
+  /// decided or not halved, in ascending order.
+  template <class Take>
+  void prune(std::int32_t tile_row, int lowest, Worker& worker, Take take) const {
     int top = 0;
     while ((std::int64_t{1} << top) < num_tile_cols_) ++top;
-    std::vector<TileBox> stack{{tile_row, top, 0}};
+    std::vector<TileBox>& stack = worker.stack;
+    stack.assign(1, {tile_row, top, 0});
     for (std::int64_t num_boxes = 1; !stack.empty(); ++num_boxes) {
       if (num_boxes % kBoxesAtOnce == 0 && meter_.must_stop()) return;
       const TileBox box = stack.back();
       stack.pop_back();
       const Outcomes outcomes = program_.outcomes(box, worker.bits);
       const bool is_decided = outcomes == kTrue || outcomes == kFalse;
-      if (!is_decided && box.level <= lowest) continue;
-      if (!is_decided) {
+      if (!is_decided && box.level > lowest) {
         const std::int64_t right = 2 * box.index + 1;
         if ((right << (box.level - 1)) < num_tile_cols_) {
           stack.push_back({tile_row, box.level - 1, right});
@@ -336,8 +368,10 @@ class Lowering {
       }
       const std::int64_t first = box.index << box.level;
       const std::int64_t end = std::min<std::int64_t>(num_tile_cols_, (box.index + 1) << box.level);
-      std::fill(worker.classes.begin() + first, worker.classes.begin() + end,
-                outcomes == kTrue ? TileClass::full : TileClass::empty);
+      take(static_cast<std::int32_t>(first), static_cast<std::int32_t>(end),
+           outcomes == kTrue    ? TileClass::full
+           : outcomes == kFalse ? TileClass::empty
+                                : TileClass::undecided);
     }
   }
 
@@ -463,16 +497,20 @@ class Lowering {
     }
   }
 
+  static void append_range(Panel& panel, std::int32_t first, std::int32_t end, bool is_full) {
+    if (!panel.ranges.empty() && panel.ranges.back().end == first &&
+        panel.ranges.back().is_full == is_full) {
+      panel.ranges.back().end = end;
+    } else {
+      panel.ranges.push_back({first, end, is_full});
+    }
+  }
+
   void collect_ranges(Panel& panel, const Worker& worker) const {
     for (std::int32_t tile = 0; tile < num_tile_cols_; ++tile) {
       const TileClass known = worker.classes[static_cast<std::size_t>(tile)];
-      if (known == TileClass::empty) continue;
-      const bool is_full = known == TileClass::full;
-      if (!panel.ranges.empty() && panel.ranges.back().end == tile &&
-          panel.ranges.back().is_full == is_full) {
-        panel.ranges.back().end = tile + 1;
-      } else {
-        panel.ranges.push_back({tile, tile + 1, is_full});
+      if (known != TileClass::empty) {
+        append_range(panel, tile, tile + 1, known == TileClass::full);
       }
     }
   }
@@ -501,16 +539,15 @@ std::optional<BoxCell> run(const Lowering& lowering, int num_threads, SegmentBui
     const Clock::time_point start = Clock::now();
     if (panel.has_kinds) {
       segments.clear();
+      std::size_t next = 0;  // of the kinds
       for (const TileRange& range : panel.ranges) {
         if (range.is_full) {
           segments.push_back({range.first, range.end, 0, 0, SegmentKind::full, 0});
           continue;
         }
-        box::KindRun kinds(builder,
-                           std::span(panel.kinds)
-                               .subspan(static_cast<std::size_t>(range.first),
-                                        static_cast<std::size_t>(range.end - range.first)),
-                           lowering.block());
+        const auto count = static_cast<std::size_t>(range.end - range.first);
+        box::KindRun kinds(builder, std::span(panel.kinds).subspan(next, count), lowering.block());
+        next += count;
         builder.add_partial_run(range.first, range.end, 0, kinds, segments);
       }
       builder.add_rows(panel.tile_row, 1, segments);
