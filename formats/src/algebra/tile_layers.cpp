@@ -500,6 +500,14 @@ class LayerCombination {
       words_.clear();
     }
 
+    std::span<const NumberedTiles> numbers() override {
+      std::vector<NumberedTiles>& numbers = owner_.tile_run_numbers_;
+      numbers.clear();
+      for (const EqualRun& equal_run : equal_runs_) {
+        numbers.push_back({equal_run.tile, static_cast<std::int32_t>(equal_run.end.at - first_)});
+      }
+      return numbers;
+    }
     std::int64_t num_intervals(std::int64_t limit) override {
       fetch_words();
       const BlockShape block = owner_.block_;
@@ -715,6 +723,7 @@ class LayerCombination {
   std::int64_t row_run_ = 0;  // number, from the top, of the tile rows that are appended together
   std::vector<std::uint64_t> row_words_, existing_;
   std::vector<const std::uint64_t*> tile_run_words_;
+  std::vector<PartialRun::NumberedTiles> tile_run_numbers_;
 };
 
 }  // namespace

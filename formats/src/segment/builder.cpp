@@ -41,6 +41,8 @@ namespace {
 // From this many words on, memory for bitmaps grows fourfold: growing touches memory twice, and
 // reserved memory that is never touched costs nothing.
 constexpr std::size_t kSmallWords = 8192;
+/// The most numbers by which panels are known. Panels beyond them are compared interval by interval.
+constexpr std::size_t kMaxPanelNumbers = std::size_t{1} << 16;
 
 }  // namespace
 
@@ -82,32 +84,81 @@ std::int32_t SegmentBuilder::find_panel(std::uint64_t hash) const {
   });
 }
 
-// Rule 2.
-void SegmentBuilder::add_partial_run(std::int32_t first_tile, std::int32_t end_tile,
-                                     std::int32_t step, PartialRun& tile_run,
-                                     std::vector<TileSegment>& segments) {
-  const std::int64_t num_tiles = end_tile - first_tile;
-  const std::int64_t bitmap_words = mask_.words_per_bitmap();
-  const std::int64_t block_q = mask_.block.block_q;
-  runs_.clear();
-  run_keys_.clear();
+SegmentBuilder::NumberedTile& SegmentBuilder::numbered_tile(std::int32_t number) {
+  const auto at = static_cast<std::size_t>(number);
+  if (at >= numbered_tiles_.size()) numbered_tiles_.resize(std::max(at + 1, 2 * at));
+  return numbered_tiles_[at];
+}
+
+// True if no partial tile before had a bitmap of this hash.
+bool SegmentBuilder::see(std::uint64_t hash) {
+  if (seen_.find(hash, [](std::int32_t) { return true; }) >= 0) return false;
+  seen_.insert(hash, 0);
+  return true;
+}
+
+// Appends tiles [begin, end) of one bitmap to runs_ and run_keys_.
+void SegmentBuilder::list_run(std::uint64_t hash, std::int64_t begin, std::int64_t end) {
+  const bool is_same = !runs_.empty() && hash == runs_.back().hash;
+  runs_.push_back({end, hash});
+  if (is_same) {
+    run_keys_.back() += static_cast<std::uint64_t>(end - begin);
+    return;
+  }
+  run_keys_.push_back(hash);
+  run_keys_.push_back(static_cast<std::uint64_t>(end - begin));
+}
+
+// Lists the tiles of a segment by their bitmaps. Returns the number of bitmaps that are new.
+std::int64_t SegmentBuilder::list_runs(std::int64_t num_tiles, PartialRun& tile_run) {
   std::int64_t num_new = 0;
   for (std::int64_t t = 0; t < num_tiles; t = runs_.back().end) {
     const std::uint64_t hash = tile_run.bitmap_hash(t);
-    const std::int64_t end = tile_run.run_end(t);
-    const bool is_same = t > 0 && hash == runs_.back().hash;
-    runs_.push_back({end, hash});
-    if (is_same) {
-      run_keys_.back() += static_cast<std::uint64_t>(end - t);
-      continue;
-    }
-    run_keys_.push_back(hash);
-    run_keys_.push_back(static_cast<std::uint64_t>(end - t));
-    if (seen_.find(hash, [](std::int32_t) { return true; }) < 0) {
-      seen_.insert(hash, 0);
-      ++num_new;
-    }
+    const bool is_other = t == 0 || hash != runs_.back().hash;
+    list_run(hash, t, tile_run.run_end(t));
+    num_new += is_other && see(hash) ? 1 : 0;
   }
+  return num_new;
+}
+
+// The same for tiles with numbers.
+std::int64_t SegmentBuilder::list_numbered_runs(Numbers numbers, PartialRun& tile_run) {
+  std::int64_t num_new = 0, begin = 0;
+  for (const auto& [number, end] : numbers) {
+    NumberedTile& tile = numbered_tile(number);
+    if (!tile.is_seen) {
+      tile.hash = tile_run.bitmap_hash(begin);
+      tile.is_seen = true;
+      num_new += see(tile.hash) ? 1 : 0;
+    }
+    list_run(tile.hash, begin, end);
+    begin = end;
+  }
+  return num_new;
+}
+
+// The panel of a segment with these numbers, if one was noted, or -1.
+std::int32_t SegmentBuilder::find_numbered_panel(std::uint64_t hash, Numbers numbers) const {
+  const std::int32_t found = numbered_index_.find(hash, [&](std::int32_t index) {
+    const NumberedPanel& noted = numbered_panels_[static_cast<std::size_t>(index)];
+    return noted.count == numbers.size() &&
+           std::equal(numbers.begin(), numbers.end(),
+                      panel_numbers_.begin() + static_cast<std::ptrdiff_t>(noted.first));
+  });
+  return found < 0 ? -1 : numbered_panels_[static_cast<std::size_t>(found)].panel;
+}
+
+void SegmentBuilder::note_numbered_panel(std::uint64_t hash, Numbers numbers, std::int32_t panel) {
+  if (panel_numbers_.size() + numbers.size() > kMaxPanelNumbers) return;
+  numbered_index_.insert(hash, static_cast<std::int32_t>(numbered_panels_.size()));
+  numbered_panels_.push_back({panel_numbers_.size(), numbers.size(), panel});
+  panel_numbers_.insert(panel_numbers_.end(), numbers.begin(), numbers.end());
+}
+
+// The panel that stores the segment in runs_, found or appended; -1 if its bitmaps do.
+std::int32_t SegmentBuilder::panel_of(std::int64_t num_new, Numbers numbers, PartialRun& tile_run) {
+  const std::int64_t bitmap_words = mask_.words_per_bitmap();
+  const std::int64_t block_q = mask_.block.block_q;
   // Equal panels are equal sequences of bitmaps, so the lookup does not need the panel itself.
   const std::uint64_t key = XXH3_64bits(run_keys_.data(), run_keys_.size() * 8);
   // In words; a panel takes block_q + intervals.
@@ -115,25 +166,59 @@ void SegmentBuilder::add_partial_run(std::int32_t first_tile, std::int32_t end_t
   const bool may_be_stored = panel_index_.find(key, [](std::int32_t) { return true; }) >= 0;
   const bool is_smaller = !may_be_stored && most_intervals >= 0 &&
                           tile_run.num_intervals(most_intervals) <= most_intervals;
-  if (may_be_stored || is_smaller) {
-    panel_offsets_.assign(static_cast<std::size_t>(block_q) + 1, 0);
-    panel_intervals_.clear();
-    tile_run.write_panel(panel_offsets_, panel_intervals_);
-    std::int32_t panel = find_panel(key);
-    if (panel < 0 && block_q + std::ssize(panel_intervals_) < num_new * bitmap_words) {
-      panel = static_cast<std::int32_t>(mask_.num_row_panels());
-      const std::int64_t base = mask_.row_offsets.back();
-      for (std::size_t r = 1; r < panel_offsets_.size(); ++r) {
-        mask_.row_offsets.push_back(base + panel_offsets_[r]);
-      }
-      mask_.row_intervals.insert(mask_.row_intervals.end(), panel_intervals_.begin(),
-                                 panel_intervals_.end());
-      panel_index_.insert(key, panel);
+  if (!may_be_stored && !is_smaller) return -1;
+  if (may_be_stored && !numbers.empty()) {
+    const std::int32_t noted = find_numbered_panel(key, numbers);
+    if (noted >= 0) return noted;
+  }
+  panel_offsets_.assign(static_cast<std::size_t>(block_q) + 1, 0);
+  panel_intervals_.clear();
+  tile_run.write_panel(panel_offsets_, panel_intervals_);
+  std::int32_t panel = find_panel(key);
+  if (panel < 0 && block_q + std::ssize(panel_intervals_) < num_new * bitmap_words) {
+    panel = static_cast<std::int32_t>(mask_.num_row_panels());
+    const std::int64_t base = mask_.row_offsets.back();
+    for (std::size_t r = 1; r < panel_offsets_.size(); ++r) {
+      mask_.row_offsets.push_back(base + panel_offsets_[r]);
     }
-    if (panel >= 0) {
-      segments.push_back({first_tile, end_tile, step, step, SegmentKind::rows, panel});
+    mask_.row_intervals.insert(mask_.row_intervals.end(), panel_intervals_.begin(),
+                               panel_intervals_.end());
+    panel_index_.insert(key, panel);
+  }
+  if (panel >= 0 && !numbers.empty()) note_numbered_panel(key, numbers, panel);
+  return panel;
+}
+
+// Rule 2.
+void SegmentBuilder::add_partial_run(std::int32_t first_tile, std::int32_t end_tile,
+                                     std::int32_t step, PartialRun& tile_run,
+                                     std::vector<TileSegment>& segments) {
+  const Numbers numbers = tile_run.numbers();
+  const bool is_numbered_tile = end_tile - first_tile == 1 && !numbers.empty();
+  if (is_numbered_tile) {
+    const NumberedTile& tile = numbered_tile(numbers[0].number);
+    if (tile.is_decided) {  // nothing of it is new, so that it is stored as before
+      segments.push_back(
+          tile.panel >= 0
+              ? TileSegment{first_tile, end_tile, step, step, SegmentKind::rows, tile.panel}
+              : TileSegment{first_tile, end_tile, step, step, SegmentKind::bitmap,
+                            tile_run.intern(0, tile.hash)});
       return;
     }
+  }
+  runs_.clear();
+  run_keys_.clear();
+  const std::int64_t num_new = numbers.empty() ? list_runs(end_tile - first_tile, tile_run)
+                                               : list_numbered_runs(numbers, tile_run);
+  const std::int32_t panel = panel_of(num_new, numbers, tile_run);
+  if (is_numbered_tile) {
+    NumberedTile& tile = numbered_tile(numbers[0].number);
+    tile.is_decided = true;
+    tile.panel = panel;
+  }
+  if (panel >= 0) {
+    segments.push_back({first_tile, end_tile, step, step, SegmentKind::rows, panel});
+    return;
   }
   std::int32_t tile = first_tile;
   for (const BitmapRun& run : runs_) {

@@ -12,6 +12,18 @@ class IndexedTiles::Run final : public PartialRun {
  public:
   explicit Run(IndexedTiles& tiles) : tiles_(tiles) { tiles_.gathered_.clear(); }
 
+  std::span<const NumberedTiles> numbers() override {
+    std::vector<NumberedTiles>& numbers = tiles_.numbers_;
+    numbers.clear();
+    for (std::int64_t tile = 0; tile < std::ssize(tiles_.partial_);) {
+      const std::int64_t end = run_end(tile);
+      numbers.push_back(
+          {tiles_.partial_[static_cast<std::size_t>(tile)], static_cast<std::int32_t>(end)});
+      tile = end;
+    }
+    return numbers;
+  }
+
   std::int64_t num_intervals(std::int64_t limit) override {
     return gathered().num_intervals(limit);
   }

@@ -46,7 +46,8 @@ class IndexedTiles {
   const std::span<const std::uint64_t> words_;
   const std::size_t words_per_bitmap_;
   std::vector<Bitmap> bitmaps_;
-  std::vector<std::int32_t> partial_;  // the bitmaps of partial tiles side by side
+  std::vector<std::int32_t> partial_;               // the bitmaps of partial tiles side by side
+  std::vector<PartialRun::NumberedTiles> numbers_;  // of partial_
   std::vector<std::uint64_t> gathered_;
   std::vector<TileSegment> segments_;
 };

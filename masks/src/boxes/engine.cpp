@@ -159,11 +159,13 @@ class Lowering {
     explicit Worker(const Lowering& lowering) : bits(lowering.program_) {
       if (lowering.numbers_.is_usable()) {
         kinds.emplace(lowering.numbers_, lowering.block_,
-                      std::int64_t{lowering.num_tile_rows_} * lowering.num_tile_cols_);
+                      std::int64_t{lowering.num_tile_rows_} * lowering.num_tile_cols_,
+                      lowering.next_kind_);
       }
     }
     BitProgram::Worker bits;
     std::optional<TileKinds> kinds;
+    std::vector<std::int32_t> numbers;  ///< of the tiles of a row that are not decided by bounds
     std::vector<std::uint64_t> bitmap;
     int rows_to_skip = 0;  ///< rows whose boxes are not bounded
     int last_skip = 0;
@@ -283,14 +285,16 @@ class Lowering {
     TileKinds& kinds = *worker.kinds;
     kinds.begin_row(panel.tile_row, rows_of(panel.tile_row) < block_.block_q);
     panel.kinds.clear();
+    worker.numbers.resize(static_cast<std::size_t>(num_tile_cols_));
     for (const TileStretch& stretch : worker.stretches) {
       if (stretch.known == TileClass::full) {
         append_range(panel, stretch.first, stretch.end, true);
         continue;
       }
+      kinds.number(stretch.first, stretch.end, worker.numbers.data() + stretch.first);
       for (std::int32_t tile = stretch.first; tile < stretch.end; ++tile) {
         const bool is_cut = std::int64_t{tile + 1} * block_.block_kv > kv_len_;
-        TileKinds::Found found = kinds.find(tile, is_cut);
+        TileKinds::Found found = kinds.find(worker.numbers[static_cast<std::size_t>(tile)], is_cut);
         if (found.state != State::unknown) {
           ++panel.effort.num_repeated_tiles;
         } else {
@@ -524,6 +528,7 @@ class Lowering {
   std::int32_t num_tile_cols_;
   std::vector<std::uint8_t> repeats_;
   WorkMeter& meter_;
+  mutable std::atomic<std::int32_t> next_kind_{0};
 };
 
 /// Evaluates all tile rows and feeds them in order. Stops at the first undefined cell, or when the
@@ -532,6 +537,7 @@ std::optional<BoxCell> run(const Lowering& lowering, int num_threads, SegmentBui
                            WorkMeter& meter, Effort& effort) {
   std::optional<BoxCell> undefined;
   std::vector<TileSegment> segments;
+  std::vector<PartialRun::NumberedTiles> numbers;
   const auto feed = [&](const Panel& panel) {
     if (undefined || lowering.has_stopped()) return;
     undefined = panel.undefined;
@@ -546,7 +552,8 @@ std::optional<BoxCell> run(const Lowering& lowering, int num_threads, SegmentBui
           continue;
         }
         const auto count = static_cast<std::size_t>(range.end - range.first);
-        box::KindRun kinds(builder, std::span(panel.kinds).subspan(next, count), lowering.block());
+        box::KindRun kinds(builder, std::span(panel.kinds).subspan(next, count), lowering.block(),
+                           numbers);
         next += count;
         builder.add_partial_run(range.first, range.end, 0, kinds, segments);
       }

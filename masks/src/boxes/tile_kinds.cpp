@@ -13,10 +13,12 @@ constexpr std::int64_t kMaxBytes = std::int64_t{32} << 20;
 
 }  // namespace
 
-TileKinds::TileKinds(const TileNumbers& numbers, BlockShape block, std::int64_t num_tiles)
+TileKinds::TileKinds(const TileNumbers& numbers, BlockShape block, std::int64_t num_tiles,
+                     std::atomic<std::int32_t>& next_number)
     : numbers_(numbers),
       bitmap_bytes_(std::int64_t{block.block_q} * block.block_kv / 8),
-      max_new_(std::max(kMinNew, num_tiles / kNewShare)) {}
+      max_new_(std::max(kMinNew, num_tiles / kNewShare)),
+      next_number_(next_number) {}
 
 void TileKinds::begin_row(std::int32_t tile_row, bool is_cut_below) {
   is_cut_below_ = is_cut_below;
@@ -32,9 +34,9 @@ TileKinds::Entry& TileKinds::entry(std::int32_t number) {
   return entries_[at];
 }
 
-TileKinds::Found TileKinds::find(std::int32_t tile_col, bool is_cut_right) {
+TileKinds::Found TileKinds::find(std::int32_t number, bool is_cut_right) {
   is_cut_right_ = is_cut_right;
-  number_ = numbers_.number(tile_col);
+  number_ = number;
   if (number_ == TileNumbers::Worker::kEmpty) return {State::empty, nullptr};
   if (number_ == TileNumbers::Worker::kFull) return {State::full, nullptr};
   if (number_ == TileNumbers::Worker::kNone) return {};
@@ -51,6 +53,7 @@ TileKind* TileKinds::add(State state, std::span<const std::uint64_t> words) {
     kind = &kinds_.emplace_back();
     kind->words.assign(words.begin(), words.end());
     kind->hash = hash_words(words.data(), std::ssize(words));
+    kind->number = next_number_.fetch_add(1, std::memory_order_relaxed);
   }
   is_useful_ = is_useful_ && std::ssize(kinds_) * bitmap_bytes_ <= kMaxBytes &&
                (num_new_ <= max_new_ || num_new_ <= num_found_);
@@ -60,11 +63,14 @@ TileKind* TileKinds::add(State state, std::span<const std::uint64_t> words) {
   return kind;
 }
 
-std::int64_t KindRun::run_end(std::int64_t tile) {
-  const TileKind* kind = &at(tile);
-  std::int64_t end = tile + 1;
-  while (end < std::ssize(kinds_) && &at(end) == kind) ++end;
-  return end;
+std::span<const PartialRun::NumberedTiles> KindRun::numbers() {
+  numbers_.clear();
+  for (std::size_t tile = 0; tile < kinds_.size();) {
+    const TileKind* kind = kinds_[tile];
+    while (tile < kinds_.size() && kinds_[tile] == kind) ++tile;
+    numbers_.push_back({kind->number, static_cast<std::int32_t>(tile)});
+  }
+  return numbers_;
 }
 
 std::int32_t KindRun::intern(std::int64_t tile, std::uint64_t hash) {

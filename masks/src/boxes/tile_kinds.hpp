@@ -2,6 +2,7 @@
 // builder.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <span>
@@ -16,6 +17,7 @@ namespace fdma::box {
 struct TileKind {
   std::vector<std::uint64_t> words;
   std::uint64_t hash = 0;    ///< hash_words of words
+  std::int32_t number = 0;   ///< for the builder, over the kinds of all threads
   std::int32_t bitmap = -1;  ///< its index in the builder; -1 before it is interned
 };
 
@@ -30,13 +32,19 @@ class TileKinds {
   };
 
   /// `num_tiles`: of the whole mask. It bounds how many tiles may be new before this is given up.
-  TileKinds(const TileNumbers& numbers, BlockShape block, std::int64_t num_tiles);
+  /// `next_number` is the number of the next kind of any thread.
+  TileKinds(const TileNumbers& numbers, BlockShape block, std::int64_t num_tiles,
+            std::atomic<std::int32_t>& next_number);
 
   /// False once most tiles turned out to be new, or their bitmaps take too much memory.
   bool is_useful() const { return is_useful_; }
   /// `is_cut_below`: the tile row is not whole.
   void begin_row(std::int32_t tile_row, bool is_cut_below);
-  Found find(std::int32_t tile_col, bool is_cut_right);
+  /// The numbers of tiles [first_col, end_col) of the row, for `find`.
+  void number(std::int32_t first_col, std::int32_t end_col, std::int32_t* out) {
+    numbers_.number(first_col, end_col, out);
+  }
+  Found find(std::int32_t number, bool is_cut_right);
   /// Says what the tile that `find` was last asked for is. `words` are its cells where it is
   /// partial.
   TileKind* add(State state, std::span<const std::uint64_t> words);
@@ -51,6 +59,7 @@ class TileKinds {
   TileNumbers::Worker numbers_;
   std::int64_t bitmap_bytes_;
   std::int64_t max_new_;
+  std::atomic<std::int32_t>& next_number_;
   bool is_useful_ = true;
   bool is_cut_below_ = false;
   bool is_cut_right_ = false;
@@ -64,11 +73,13 @@ class TileKinds {
 /// Consecutive partial tiles by their kinds.
 class KindRun final : public PartialRun {
  public:
-  KindRun(SegmentBuilder& builder, std::span<TileKind* const> kinds, BlockShape block)
-      : builder_(builder), kinds_(kinds), block_(block) {}
+  /// `numbers` is scratch memory.
+  KindRun(SegmentBuilder& builder, std::span<TileKind* const> kinds, BlockShape block,
+          std::vector<NumberedTiles>& numbers)
+      : builder_(builder), kinds_(kinds), block_(block), numbers_(numbers) {}
 
+  std::span<const NumberedTiles> numbers() override;
   std::int64_t num_intervals(std::int64_t limit) override;
-  std::int64_t run_end(std::int64_t tile) override;
   std::uint64_t bitmap_hash(std::int64_t tile) override { return at(tile).hash; }
   std::int32_t intern(std::int64_t tile, std::uint64_t hash) override;
   void write_panel(std::vector<std::int64_t>& offsets, std::vector<Interval>& intervals) override;
@@ -81,6 +92,7 @@ class KindRun final : public PartialRun {
   SegmentBuilder& builder_;
   std::span<TileKind* const> kinds_;
   BlockShape block_;
+  std::vector<NumberedTiles>& numbers_;
 };
 
 }  // namespace fdma::box

@@ -40,6 +40,8 @@ constexpr std::size_t kMaxValues = 8;
 constexpr std::int64_t kMaxBits = 64;
 constexpr std::int64_t kMaxIntegers = 4;  // of 16 bits each
 constexpr std::size_t kMemoBits = 8;
+/// Tiles that are numbered step by step.
+constexpr std::size_t kTilesAtOnce = 128;
 /// The most classes of one worker.
 constexpr std::size_t kMaxNumbers = std::size_t{1} << 16;
 /// The most positions read to find the windows of a diagonal part.
@@ -267,56 +269,85 @@ void TileNumbers::add_leaf(const BoxProgram& program, IrId id, Axis axis, Intern
 
 TileNumbers::Worker::Worker(const TileNumbers& numbers)
     : numbers_(numbers),
-      known_(numbers.leaves_.size() + numbers.steps_.size()),
+      known_(numbers.steps_.size() * kTilesAtOnce),
       locals_(numbers.locals_),
       slots_(1024),
-      memos_(numbers.steps_.size()) {
-  for (std::size_t i = 0; i < numbers.leaves_.size(); ++i) {
-    const Axis axis = numbers.leaves_[i].axis;
-    if (axis == Axis::key) key_leaves_.push_back(i);
-    if (axis == Axis::diagonal) diagonal_leaves_.push_back(i);
-    if (axis == Axis::none) known_[i] = numbers.leaves_[i].numbers[0];
-  }
-}
+      memos_(numbers.steps_.size()) {}
 
-void TileNumbers::Worker::begin_row(std::int32_t tile_row) {
-  tile_row_ = tile_row;
-  for (std::size_t i = 0; i < numbers_.leaves_.size(); ++i) {
-    const Leaf& leaf = numbers_.leaves_[i];
-    if (leaf.axis == Axis::query) known_[i] = leaf.numbers[static_cast<std::size_t>(tile_row)];
-  }
-}
+void TileNumbers::Worker::begin_row(std::int32_t tile_row) { tile_row_ = tile_row; }
 
-std::int32_t TileNumbers::Worker::number(std::int32_t tile_col) {
-  for (const std::size_t i : key_leaves_) {
-    known_[i] = numbers_.leaves_[i].numbers[static_cast<std::size_t>(tile_col)];
-  }
-  if (!diagonal_leaves_.empty()) {
-    const BlockShape block = numbers_.block_;
-    const std::int64_t window = (std::int64_t{tile_col} * block.block_kv +
-                                 (numbers_.num_tile_rows_ - 1 - tile_row_) * block.block_q) /
-                                numbers_.window_step_;
-    for (const std::size_t i : diagonal_leaves_) {
-      known_[i] = numbers_.leaves_[i].numbers[static_cast<std::size_t>(window)];
+// The numbers of a leaf or step for the tiles from `first_col` on.
+TileNumbers::Worker::Operand TileNumbers::Worker::operand(std::int32_t place,
+                                                          std::int32_t first_col) const {
+  const auto at = static_cast<std::size_t>(place);
+  const std::size_t num_leaves = numbers_.leaves_.size();
+  if (at >= num_leaves) return {known_.data() + (at - num_leaves) * kTilesAtOnce, 1};
+  const Leaf& leaf = numbers_.leaves_[at];
+  const Number* first = leaf.numbers.data();
+  switch (leaf.axis) {
+    case Axis::query:
+      return {first + tile_row_, 0};
+    case Axis::key:
+      return {first + first_col, 1};
+    case Axis::diagonal: {
+      const BlockShape block = numbers_.block_;
+      const std::int64_t diagonal = std::int64_t{first_col} * block.block_kv +
+                                    (numbers_.num_tile_rows_ - 1 - tile_row_) * block.block_q;
+      return {first + diagonal / numbers_.window_step_,
+              static_cast<std::size_t>(block.block_kv / numbers_.window_step_)};
     }
+    default:
+      return {first, 0};
   }
-  std::size_t next = numbers_.leaves_.size();
-  for (std::size_t i = 0; i < numbers_.steps_.size(); ++i) {
-    known_[next++] = derive(numbers_.steps_[i], i);
-  }
-  return known_.back().id;
 }
 
-TileNumbers::Number TileNumbers::Worker::derive(const Step& step, std::size_t at) {
-  if (is_logic(step.op)) return logic(step);
-  if (step.op == IrOp::test || step.op == IrOp::lookup) return table(step, memos_[at]);
-  const auto child = [&](int c) -> const Number& {
-    return known_[static_cast<std::size_t>(step.children[c])];
-  };
-  for (int c = 0; c < step.num_children; ++c) {
-    if (child(c).id == kNoId || !is_small(child(c).base)) return {0, kNoId};
+void TileNumbers::Worker::number(std::int32_t first_col, std::int32_t end_col, std::int32_t* out) {
+  const auto last = static_cast<std::int32_t>(numbers_.leaves_.size() + numbers_.steps_.size()) - 1;
+  while (first_col < end_col) {
+    const std::size_t count = std::min(kTilesAtOnce, static_cast<std::size_t>(end_col - first_col));
+    Number* known = known_.data();
+    for (std::size_t s = 0; s < numbers_.steps_.size(); ++s, known += kTilesAtOnce) {
+      const Step& step = numbers_.steps_[s];
+      Operand operands[4];
+      for (int c = 0; c < step.num_children; ++c) {
+        operands[c] = operand(step.children[c], first_col);
+      }
+      if (step.op == IrOp::test || step.op == IrOp::lookup) {
+        tables(step, operands, count, memos_[s], known);
+      } else {
+        derive(step, operands, count, known);
+      }
+    }
+    const Operand root = operand(last, first_col);
+    for (std::size_t i = 0; i < count; ++i) *out++ = root.at(i).id;
+    first_col += static_cast<std::int32_t>(count);
   }
-  const Number& a = child(0);
+}
+
+// A step that is no table, for `count` tiles.
+void TileNumbers::Worker::derive(const Step& step, const Operand* operands, std::size_t count,
+                                 Number* out) {
+  const Number none{0, kFalseId};
+  const auto operand_or_none = [&](int c) {
+    return c < step.num_children ? operands[c] : Operand{&none, 0};
+  };
+  const Operand a = operand_or_none(0), b = operand_or_none(1), c = operand_or_none(2);
+  if (is_logic(step.op)) {
+    for (std::size_t i = 0; i < count; ++i)
+      out[i] = logic(step, a.at(i).id, b.at(i).id, c.at(i).id);
+    return;
+  }
+  const auto is_known = [](const Number& number) {
+    return number.id != kNoId && is_small(number.base);
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    const Number &x = a.at(i), &y = b.at(i), &z = c.at(i);
+    out[i] = is_known(x) && is_known(y) && is_known(z) ? derive(step, x, y, z) : Number{0, kNoId};
+  }
+}
+
+TileNumbers::Number TileNumbers::Worker::derive(const Step& step, const Number& a, const Number& b,
+                                                const Number& c) {
   switch (step.op) {
     case IrOp::from_bool:
       if (a.id == kFalseId) return {0, kZeroId};
@@ -324,7 +355,7 @@ TileNumbers::Number TileNumbers::Worker::derive(const Step& step, std::size_t at
       return {0, intern({0, 0, {a.id, 0, 0}, static_cast<std::int32_t>(step.op)},
                         {0, 1, local(a.id).is_defined})};
     case IrOp::where:
-      return choice(step, a, child(1), child(2));
+      return choice(step, a, b, c);
     case IrOp::abs: {
       const Local& values = local(a.id);
       if (values.is_defined && a.base + values.lo >= 0) return a;
@@ -334,7 +365,6 @@ TileNumbers::Number TileNumbers::Worker::derive(const Step& step, std::size_t at
     }
     case IrOp::add:
     case IrOp::sub: {
-      const Number& b = child(1);
       if (step.may_be_undefined) return opaque(step, a, b);
       const bool is_sum = step.op == IrOp::add;
       const std::int64_t base = is_sum ? a.base + b.base : a.base - b.base;
@@ -350,24 +380,23 @@ TileNumbers::Number TileNumbers::Worker::derive(const Step& step, std::size_t at
     case IrOp::bit_and:
     case IrOp::bit_or:
     case IrOp::bit_xor:
-      return bitwise(step, a, child(1));
+      return bitwise(step, a, b);
     case IrOp::min:
     case IrOp::max:
-      return extremum(step, a, child(1));
+      return extremum(step, a, b);
     case IrOp::less:
     case IrOp::less_equal:
     case IrOp::equal:
     case IrOp::not_equal:
-      return compare(step, a, child(1));
+      return compare(step, a, b);
     case IrOp::mod: {
       // The remainder depends on the base modulo a divisor that is the same all over the tile.
-      const Number& b = child(1);
       if (step.may_be_undefined || b.id != kZeroId || b.base < 1) return opaque(step, a, b);
       const std::int64_t rest = a.base % b.base;
       return opaque(step, {rest < 0 ? rest + b.base : rest, a.id}, b);
     }
     default:
-      return opaque(step, a, child(1));
+      return opaque(step, a, b);
   }
 }
 
@@ -436,10 +465,9 @@ TileNumbers::Number TileNumbers::Worker::compare(const Step& step, const Number&
                     {0, 1, x.is_defined && y.is_defined})};
 }
 
-TileNumbers::Number TileNumbers::Worker::logic(const Step& step) {
-  const auto id = [&](int c) { return known_[static_cast<std::size_t>(step.children[c])].id; };
-  const std::int32_t a = id(0);
-  const std::int32_t b = step.num_children > 1 ? id(1) : kFalseId;
+// Operands that the operator has not are false.
+TileNumbers::Number TileNumbers::Worker::logic(const Step& step, std::int32_t a, std::int32_t b,
+                                               std::int32_t c) {
   switch (step.op) {
     case IrOp::logical_and:
       if (a == kFalseId || b == kFalseId) return {0, kFalseId};
@@ -462,22 +490,20 @@ TileNumbers::Number TileNumbers::Worker::logic(const Step& step) {
       break;
     default:
       if (a == kTrueId) return {0, b};
-      if (a == kFalseId) return {0, id(2)};
+      if (a == kFalseId) return {0, c};
   }
-  const std::int32_t c = step.num_children > 2 ? id(2) : kFalseId;
   if (a == kNoId || b == kNoId || c == kNoId) return {0, kNoId};
   return {0, intern({0, 0, {a, b, c}, static_cast<std::int32_t>(step.op)},
                     {0, 1, local(a).is_defined && local(b).is_defined && local(c).is_defined})};
 }
 
 // The entries that a tile reads, as bits, or as 16-bit differences to the least.
-TileNumbers::Number TileNumbers::Worker::table(const Step& step, TableMemo& memo) {
+TileNumbers::Number TileNumbers::Worker::table_number(const Step& step, const Number& a,
+                                                      const Number& b, TableMemo& memo) {
   const IrTable& table = numbers_.program_.tables().table(step.value);
   const bool is_test = step.op == IrOp::test;
   if (table.is_runs() || step.num_children > 2 || step.num_children == 0) return {0, kNoId};
-  const Number* index[2] = {&known_[static_cast<std::size_t>(step.children[0])], nullptr};
-  const Number zero{0, kZeroId};
-  index[1] = step.num_children == 2 ? &known_[static_cast<std::size_t>(step.children[1])] : &zero;
+  const Number* index[2] = {&a, &b};
   std::span<const std::int64_t> values[2];
   for (int d = 0; d < 2; ++d) {
     if (index[d]->id == kNoId) return {0, kNoId};
@@ -538,10 +564,56 @@ TileNumbers::Number TileNumbers::Worker::table(const Step& step, TableMemo& memo
     memo.ids[0] = index[0]->id;
     memo.ids[1] = index[1]->id;
     memo.number_of.assign(std::size_t{1} << count, kNoId);
+    memo.number_of.front() = kFalseId;
+    memo.number_of.back() = kTrueId;
+    for (int d = 0; d < 2; ++d) {
+      memo.first[d] = -values[d].front();
+      memo.last[d] = (d < step.num_children ? table.extents[d] : 1) - 1 - values[d].back();
+    }
+    std::size_t next = 0;
+    for (const std::int64_t row : values[0]) {
+      for (const std::int64_t column : values[1]) {
+        memo.offsets[next++] = row * stride + column;
+      }
+    }
   }
   std::int32_t& known = memo.number_of[static_cast<std::size_t>(bits)];
   if (known == kNoId) known = find();
   return {base, known};
+}
+
+// A table for `count` tiles. While index classes are those of the memo, entries are read at once.
+void TileNumbers::Worker::tables(const Step& step, const Operand* operands, std::size_t count,
+                                 TableMemo& memo, Number* out) {
+  const IrTable& table = numbers_.program_.tables().table(step.value);
+  const Number zero{0, kZeroId};
+  const Operand none{&zero, 0};
+  const Operand a = step.num_children > 0 ? operands[0] : none;
+  const Operand b = step.num_children > 1 ? operands[1] : none;
+  const std::int64_t stride = step.num_children == 2 ? table.extents[1] : 1;
+  const auto* bytes = static_cast<const std::uint8_t*>(table.data);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Number& row = a.at(i);
+    const Number& column = b.at(i);
+    // A memo has numbers of boolean tables only.
+    if (row.id == memo.ids[0] && column.id == memo.ids[1] && row.id != kNoId &&
+        row.base >= memo.first[0] && row.base <= memo.last[0] && column.base >= memo.first[1] &&
+        column.base <= memo.last[1]) {
+      const std::uint8_t* entries = bytes + row.base * stride + column.base;
+      std::size_t bits = 0;
+      const auto read = [&](std::size_t e) {
+        bits |= std::size_t{entries[memo.offsets[e]] != 0} << e;
+      };
+      if (memo.number_of.size() == 16) {  // two entries by two
+        for (std::size_t e = 0; e < 4; ++e) read(e);
+      } else {
+        for (std::size_t e = 0; (std::size_t{1} << e) < memo.number_of.size(); ++e) read(e);
+      }
+      out[i] = {0, memo.number_of[bits]};
+      if (out[i].id != kNoId) continue;
+    }
+    out[i] = table_number(step, row, column, memo);
+  }
 }
 
 bool TileNumbers::Worker::is_bounded(const Local& local) {

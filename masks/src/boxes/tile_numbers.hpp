@@ -83,10 +83,10 @@ class TileNumbers::Worker {
   static constexpr std::int32_t kFull = 1;
 
   void begin_row(std::int32_t tile_row);
-  /// The number of a tile of the row. It says nothing about the cells beyond the end of the mask, so
-  /// whole tiles, those cut off at the right, below and at both sides are four kinds that do not
-  /// compare.
-  std::int32_t number(std::int32_t tile_col);
+  /// The numbers of tiles [first_col, end_col) of the row. They say nothing about the cells beyond
+  /// the end of the mask, so whole tiles, those cut off at the right, below and at both sides are
+  /// four kinds that do not compare.
+  void number(std::int32_t first_col, std::int32_t end_col, std::int32_t* out);
   /// One more than the greatest number so far.
   std::int32_t num_numbers() const { return static_cast<std::int32_t>(locals_.size()); }
 
@@ -105,29 +105,40 @@ class TileNumbers::Worker {
   /// The numbers of a table's tiles for one pair of index classes, by their entries as bits.
   struct TableMemo {
     std::int32_t ids[2] = {kNone, kNone};
+    std::int64_t first[2] = {0, 0};  ///< the bases with which all entries lie in the table
+    std::int64_t last[2] = {-1, -1};
+    std::int64_t offsets[8] = {};  ///< of the entries, from that of both bases
     std::vector<std::int32_t> number_of;
+  };
+  /// The numbers of a leaf or step for consecutive tiles; step 0: one for all of them.
+  struct Operand {
+    const Number* numbers = nullptr;
+    std::size_t step = 0;
+    const Number& at(std::size_t tile) const { return numbers[tile * step]; }
   };
 
   static std::uint64_t hash_of(const Key& key);
   Slot& slot_of(const Key& key);
   std::int32_t intern(const Key& key, const Local& local);
-  Number derive(const Step& step, std::size_t at);
+  Operand operand(std::int32_t place, std::int32_t first_col) const;
+  void derive(const Step& step, const Operand* operands, std::size_t count, Number* out);
+  Number derive(const Step& step, const Number& a, const Number& b, const Number& c);
   Number compare(const Step& step, const Number& a, const Number& b);
   Number extremum(const Step& step, const Number& a, const Number& b);
   Number bitwise(const Step& step, const Number& a, const Number& b);
   Number opaque(const Step& step, const Number& a, const Number& b);
   Number choice(const Step& step, const Number& c, const Number& a, const Number& b);
-  Number table(const Step& step, TableMemo& memo);
-  Number logic(const Step& step);
+  Number table_number(const Step& step, const Number& a, const Number& b, TableMemo& memo);
+  void tables(const Step& step, const Operand* operands, std::size_t count, TableMemo& memo,
+              Number* out);
+  Number logic(const Step& step, std::int32_t a, std::int32_t b, std::int32_t c);
 
   static bool is_bounded(const Local& local);
   const Local& local(std::int32_t id) const { return locals_[static_cast<std::size_t>(id)]; }
 
   const TileNumbers& numbers_;
   std::int64_t tile_row_ = 0;
-  std::vector<std::size_t> key_leaves_;
-  std::vector<std::size_t> diagonal_leaves_;
-  std::vector<Number> known_;  ///< of leaves, then steps, for the current tile
+  std::vector<Number> known_;  ///< by step, kTilesAtOnce tiles each
   std::vector<Local> locals_;
   std::vector<Slot> slots_;
   std::size_t num_slots_used_ = 0;

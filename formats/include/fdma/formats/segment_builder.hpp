@@ -89,7 +89,18 @@ class DataIndex {
 /// from 0.
 class PartialRun {
  public:
+  /// Tiles with one number, from the end of those before them up to `end`.
+  struct NumberedTiles {
+    std::int32_t number;
+    std::int32_t end;
+    friend bool operator==(const NumberedTiles&, const NumberedTiles&) = default;
+  };
+
   virtual ~PartialRun() = default;
+  /// The numbers of all tiles, or nothing if the tiles have none. Numbers count from 0. Tiles of one
+  /// number hold the same cells, in all runs that a builder gets. The builder knows a run that it
+  /// has met before by the numbers, and looks at no cells then.
+  virtual std::span<const NumberedTiles> numbers() { return {}; }
   /// Key intervals of all rows, clipped to the segment; any value above `limit` if there are more.
   virtual std::int64_t num_intervals(std::int64_t limit) = 0;
   /// The end of a run of tiles from `tile` on that are known to hold the same cells without a look
@@ -183,13 +194,34 @@ class SegmentBuilder {
   };
   void close(OpenRun& open);
   bool absorb(OpenRun& open, std::span<const TileSegment> segments, std::int32_t& count);
-  std::int32_t find_panel(std::uint64_t hash) const;
-
   // Tiles with one bitmap, from the end of the run before up to `end`.
   struct BitmapRun {
     std::int64_t end;
     std::uint64_t hash;
   };
+  // What is known about the tiles of one number.
+  struct NumberedTile {
+    std::uint64_t hash = 0;   // of the bitmap, if is_seen
+    bool is_seen = false;     // a tile with these cells was stored, whole or as part of a panel
+    bool is_decided = false;  // it is known how a segment of one such tile is stored
+    std::int32_t panel = -1;  // of such a segment; -1: it is a bitmap
+  };
+  // A panel that segments with these numbers have. The numbers are in panel_numbers_.
+  struct NumberedPanel {
+    std::size_t first;
+    std::size_t count;
+    std::int32_t panel;
+  };
+  using Numbers = std::span<const PartialRun::NumberedTiles>;
+  NumberedTile& numbered_tile(std::int32_t number);
+  std::int64_t list_runs(std::int64_t num_tiles, PartialRun& tile_run);
+  std::int64_t list_numbered_runs(Numbers numbers, PartialRun& tile_run);
+  void list_run(std::uint64_t hash, std::int64_t begin, std::int64_t end);
+  bool see(std::uint64_t hash);
+  std::int32_t find_panel(std::uint64_t hash) const;
+  std::int32_t find_numbered_panel(std::uint64_t hash, Numbers numbers) const;
+  void note_numbered_panel(std::uint64_t hash, Numbers numbers, std::int32_t panel);
+  std::int32_t panel_of(std::int64_t num_new, Numbers numbers, PartialRun& tile_run);
 
   SegmentMask mask_;
   std::int32_t period_;
@@ -200,6 +232,10 @@ class SegmentBuilder {
   DataIndex panel_index_;
   DataIndex pattern_index_;
   DataIndex seen_;  // hashes of the bitmaps of all partial tiles so far, stored or not
+  std::vector<NumberedTile> numbered_tiles_;  // by number
+  DataIndex numbered_index_;                  // into numbered_panels_
+  std::vector<NumberedPanel> numbered_panels_;
+  std::vector<PartialRun::NumberedTiles> panel_numbers_;
   // State of the current tile row:
   std::vector<TileSegment> row_segments_, moved_;
   std::vector<std::uint64_t> scratch_;  // bitmaps of the partial segment, tile after tile

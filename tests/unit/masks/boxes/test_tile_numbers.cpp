@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <vector>
 
 #include "boxes/box_fixture.hpp"
 #include "boxes/tile_numbers.hpp"
@@ -13,17 +14,23 @@ namespace {
 using box::BoxProgram;
 using box::TileNumbers;
 
-// The distinct numbers of the tiles of a program.
+// The distinct numbers of the tiles of a program. Whole rows have the numbers of their tiles.
 std::set<std::int32_t> numbers_of(const IrProgram& program, BlockShape block) {
   const BoxProgram prepared(program);
   const TileNumbers numbers(prepared, block);
   EXPECT_TRUE(numbers.is_usable());
   TileNumbers::Worker worker(numbers);
+  const auto num_cols = static_cast<std::int32_t>(ceil_div(program.kv_len, block.block_kv));
+  std::vector<std::int32_t> of_row(static_cast<std::size_t>(num_cols));
   std::set<std::int32_t> seen;
   for (std::int32_t row = 0; row < ceil_div(program.q_len, block.block_q); ++row) {
     worker.begin_row(row);
-    for (std::int32_t tile = 0; tile < ceil_div(program.kv_len, block.block_kv); ++tile) {
-      seen.insert(worker.number(tile));
+    worker.number(0, num_cols, of_row.data());
+    for (std::int32_t tile = 0; tile < num_cols; ++tile) {
+      std::int32_t number = 0;
+      worker.number(tile, tile + 1, &number);
+      EXPECT_EQ(number, of_row[static_cast<std::size_t>(tile)]) << row << ", " << tile;
+      seen.insert(number);
     }
   }
   return seen;
