@@ -11,6 +11,7 @@
 
 #include "cuda/combine_partials.hpp"
 #include "cuda/out_low.cuh"
+#include "cuda/pair_values.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/warpgroup.cuh"
 
@@ -152,6 +153,16 @@ __device__ __forceinline__ void store_lse(const CombineParams& p, const Row& row
       total.sum == 0.0f ? -INFINITY : total.largest + logf(total.sum);
 }
 
+/// What a row's sum of weighted outputs is multiplied by.
+template <class T>
+__device__ __forceinline__ float factor_of(const CombineParams& p, const Row& row,
+                                           const Total& total) {
+  if (total.sum == 0.0f) return 0.0f;
+  if (p.sinks.data == nullptr) return 1.0f / total.sum;
+  const float sink = value_at<T>(p.sinks, p.sinks.offset(row.batch, row.head, row.q));
+  return 1.0f / (total.sum + __expf(sink - total.largest));
+}
+
 /// Offset of a row in elements from the first of out.
 __device__ __forceinline__ std::int64_t first_of_row(const CombineParams& p, const Row& row) {
   return p.out_strides.offset(row.batch, row.q, row.head);
@@ -161,7 +172,7 @@ template <class T, int kVectors>
 __device__ __forceinline__ void store_row(const CombineParams& p, const Row& row,
                                           const Total& total, const float4 (&sums)[kVectors],
                                           int lane) {
-  const float inverse = total.sum == 0.0f ? 0.0f : 1.0f / total.sum;
+  const float inverse = factor_of<T>(p, row, total);
   const std::int64_t at = first_of_row(p, row);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
@@ -233,7 +244,7 @@ __global__ void __launch_bounds__(kColumnThreads) combine_columns_kernel(const C
 #pragma unroll
   for (int other = 1; other < kWarps; ++other) add_scaled(sum, 1.0f, shared[other][lane]);
   if (column < p.head_dim_v) {
-    const float inverse = total.sum == 0.0f ? 0.0f : 1.0f / total.sum;
+    const float inverse = factor_of<T>(p, row, total);
     store_columns<T>(
         p, first_of_row(p, row) + column,
         make_float4(sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse));

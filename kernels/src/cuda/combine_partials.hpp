@@ -33,12 +33,14 @@ struct CombineParams {
   void* out;                    ///< 8-aligned, strides multiples of 4
   void* out_low;                ///< or null: the low half of out, at the same offsets
   TensorStrides out_strides;
-  QueryValues<float> lse;  ///< or null
+  QueryValues<float> lse;        ///< or null
+  PairValues<const void> sinks;  ///< or null: a value of each row, float32 or of out's type
 };
 
 /// Combines the partials i of each existing query row of each tile row, in their order: lse = log
-/// sum exp(lse_i), out = sum exp(lse_i - lse) out_i. A row without keys gets out 0 and lse -inf. A
-/// NaN makes its row NaN. Every run gives the same bits, whatever lies in rows that do not exist or
+/// sum exp(lse_i), out = sum exp(lse_i - lse) out_i. A sink of the row multiplies out by
+/// exp(lse) / (exp(lse) + exp(sink)). A row without keys gets out 0 and lse -inf. A NaN makes its
+/// row NaN. Every run gives the same bits, whatever lies in rows that do not exist or
 /// in out_i of partials without keys.
 ///
 /// Example     out_1 = 1, lse_1 = 0 and out_2 = 4, lse_2 = log 2: out 3, lse log 3

@@ -21,6 +21,7 @@
 #include "cuda/key_rows.hpp"
 #include "cuda/launch_checks.hpp"
 #include "cuda/query_passes.hpp"
+#include "cuda/sink_rows.hpp"
 #include "sm90/backward/attention_backward.hpp"
 #include "sm90/backward/kernels.hpp"
 #include "sm90/backward/workspace.hpp"
@@ -159,7 +160,7 @@ QueryParams query_params(const CheckedBackwardCall& call, const AttentionShape& 
   queries.out_low = rows_view(call.out_low);
   queries.dout = rows_view(call.dout);
   queries.lse = call.lse;
-  queries.dlse = call.dlse;
+  if (call.sinks.data == nullptr) queries.dlse = call.dlse;  // else take_sinks takes it
   queries.corrects_delta = call.corrects_delta;
   queries.next_tile_groups = params.next_tile_group;
   queries.dq_semaphores = params.dq_semaphores;
@@ -170,6 +171,23 @@ QueryParams query_params(const CheckedBackwardCall& call, const AttentionShape& 
   queries.zeroed_heads = is_first_zeroed ? params.group_size : params.places.heads_q;
   queries.zeroed_elements = is_first_zeroed ? 1 : queries.batch;
   return queries;
+}
+
+// `terms`: room for a number of each row.
+SinkParams sink_params(const CheckedBackwardCall& call, const BackwardTensors& tensors,
+                       const QueryParams& queries, float* terms) {
+  SinkParams sinks{};
+  sinks.places = queries.places;
+  sinks.lengths = queries.lengths;
+  sinks.q_lens = queries.q_lens;
+  sinks.batch = queries.batch;
+  sinks.dlse = call.dlse;
+  sinks.sinks = call.sinks;
+  sinks.dsinks = call.dsinks;
+  sinks.num_dsinks_rows = tensors.dsinks.extents[2];
+  sinks.corrects_delta = call.corrects_delta;
+  sinks.terms = terms;
+  return sinks;
 }
 
 // Parameters of the kernels that handle the gradients that the main kernel does not write.
@@ -227,8 +245,22 @@ Result<void> launch_shifts(const BackwardKernel& kernel, BackwardParams params,
   return check_cuda(add_missing(queries, stream), "launch of the kernel that adds what D lacks");
 }
 
+// After the kernel that prepares queries: takes the sinks of a call that has some.
 template <class T>
-Result<void> launch(const DevicePlan& plan, const CheckedBackwardCall& call, BackwardParams& params,
+Result<void> launch_sinks(const SinkParams& sinks, Stream stream) {
+  if (sinks.sinks.data == nullptr) return {};
+  if (sinks.num_rows() > 0) {
+    FDMA_TRY_VOID(
+        check_cuda(take_sinks<T>(sinks, stream), "launch of the kernel that takes sinks"));
+  }
+  if (sinks.dsinks.data == nullptr) return {};
+  return check_cuda(store_sink_gradients<T>(sinks, stream),
+                    "launch of the kernel that stores the gradients of sinks");
+}
+
+template <class T>
+Result<void> launch(const DevicePlan& plan, const CheckedBackwardCall& call,
+                    const BackwardTensors& tensors, BackwardParams& params, float* sink_terms,
                     const BackwardWorklist* worklist, DqSemaphoreOffsets* dq_semaphore_offsets,
                     ZeroFillCounters* zero_counters, const BackwardKernel* own_kernel,
                     Stream stream) {
@@ -289,6 +321,7 @@ Result<void> launch(const DevicePlan& plan, const CheckedBackwardCall& call, Bac
                                "launch of the kernel that zeroes the counter"));
     }
   }
+  FDMA_TRY_VOID(launch_sinks<T>(sink_params(call, tensors, queries, sink_terms), stream));
   const int num_blocks = std::min(plan.num_multiprocessors, num_units);
   if (call.corrects_delta && has_queries && num_units > 0) {
     FDMA_TRY_VOID(launch_shifts(kernel, params, numbers, num_blocks, queries, stream));
@@ -357,11 +390,12 @@ Result<void> run(const DevicePlan& impl, const BackwardTensors& tensors, const L
     }
     params.dq_semaphore_offsets = dq_semaphore_offsets;
   }
+  auto* const sink_terms = reinterpret_cast<float*>(base + places.sink_terms);
   return shape.q_dtype == DType::bfloat16
-             ? launch<__nv_bfloat16>(impl, call, params, worklist, dq_semaphore_offsets,
-                                     zero_counters, own_kernel, stream)
-             : launch<__half>(impl, call, params, worklist, dq_semaphore_offsets, zero_counters,
-                              own_kernel, stream);
+             ? launch<__nv_bfloat16>(impl, call, tensors, params, sink_terms, worklist,
+                                     dq_semaphore_offsets, zero_counters, own_kernel, stream)
+             : launch<__half>(impl, call, tensors, params, sink_terms, worklist,
+                              dq_semaphore_offsets, zero_counters, own_kernel, stream);
 }
 
 // The kv worklist of an uploaded plan, with its accumulators in the workspace.

@@ -12,8 +12,9 @@ namespace fdma::sm90 {
 
 /// Byte offsets from its begin, multiples of 256: the counter of tile groups, lse and deltas of
 /// every query and the correction of deltas, the dQ semaphore of deterministic calls, the fp32
-/// accumulators of dQ, those of dK and dV of worklist keys and of their biases, the tile rows of a
-/// closed-form plan and the turn offsets of its query tiles.
+/// accumulators of dQ, those of dK and dV of worklist keys and of their biases, what each query adds
+/// to the gradients of sinks, the tile rows of a closed-form plan and the turn offsets of its query
+/// tiles.
 struct BackwardWorkspace {
   explicit BackwardWorkspace(const DevicePlan& plan) {
     constexpr std::int64_t kAlignment = 256;
@@ -34,6 +35,7 @@ struct BackwardWorkspace {
     dk_accum = add(plan.worklist.num_accum_rows * backward_dim(shape, plan.score) * 4);
     dv_accum = add(plan.worklist.num_accum_rows * backward_dim(shape, plan.score) * 4);
     dbias_accum = add(plan.worklist.num_accum_rows * 4);
+    sink_terms = add(plan.score.sink ? rows * 4 : 0);
     zero_counters = add(plan.is_by_row ? shape.batch * shape.heads_kv *
                                              static_cast<int>(sizeof(ZeroFillCounters))
                                        : 0);
@@ -48,7 +50,7 @@ struct BackwardWorkspace {
 
   std::int64_t padded_q_len = 0;
   std::int64_t lse_log2, deltas, missing, dq_semaphores, dq_accum, dk_accum, dv_accum, dbias_accum;
-  std::int64_t zero_counters;
+  std::int64_t sink_terms, zero_counters;
   std::int64_t tile_rows, dq_semaphore_offsets;
   std::int64_t bytes = 0;
 };

@@ -108,6 +108,7 @@ Result<void> set_tensors(const CheckedCall& call, const DevicePlan& plan, int st
   params.lse = call.lse;
   params.key_bias = call.key_bias;
   params.scale_log2 = call.scale_log2;
+  params.sinks = call.sinks;
   params.lengths = {call.q_lens, call.kv_lens, call.cu_seqlens, call.cu_seqlens_batch_stride,
                     call.num_borders};
   return {};
@@ -190,6 +191,7 @@ cudaError_t combine(const ForwardParams& params, const DevicePlan& plan, cudaStr
   combined.out_low = params.out_low;
   combined.out_strides = params.out_strides;
   combined.lse = params.lse;
+  combined.sinks = params.sinks;
   return combine_partials(combined, stream);
 }
 

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "cuda/out_low.cuh"
+#include "cuda/pair_values.cuh"
 #include "cuda/quad_transpose.cuh"
 #include "cuda/score.cuh"
 #include "cuda/softmax.cuh"
@@ -152,6 +153,25 @@ __device__ __forceinline__ void write_lse(const ForwardParams& p, const Broadcas
     const RowPlace place = place_of(p, work_tile, row);
     if (!place.exists) continue;
     p.lse.at(work_tile.batch, place.head, place.query) = lse[i];
+  }
+}
+
+/// Multiplies the factors of a warpgroup's 64 rows of output by what a sink leaves of them:
+/// exp(lse) / (exp(lse) + exp(sink)). Rows without keys keep their factor 0.
+template <class T>
+__device__ __forceinline__ void leave_out_sinks(const ForwardParams& p,
+                                                const BroadcastTile& work_tile,
+                                                const float (&lse)[2], float (&factors)[2],
+                                                int group, int thread) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = group * kHalfRows + thread / 32 * 16 + thread % 32 / 4 + 8 * i;
+    const RowPlace place = place_of(p, work_tile, row);
+    if (!place.exists || factors[i] == 0.0f) continue;
+    const float sink =
+        value_at<T>(p.sinks, p.sinks.offset(work_tile.batch, place.head, place.query));
+    factors[i] *= ptx::reciprocal_approx(1.0f + ptx::exp2_approx((sink - lse[i]) * kLog2E));
   }
 }
 
@@ -539,6 +559,11 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p,
         pack();
         ++step;
       }
+    }
+    if (p.sinks.data != nullptr) {  // partial results have none: combine_partials adds it
+      const BroadcastTile work_tile = read_work_tile(slot_before);
+      if (work_tile.partial == kWholeRow)
+        leave_out_sinks<T>(p, work_tile, lse, inverse, group, own_thread());
     }
     normalize(out, inverse);
     if constexpr (kIsCrowded) {

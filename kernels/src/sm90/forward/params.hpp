@@ -50,6 +50,7 @@ struct ForwardParams {
   CUtensorMap permuted_k, permuted_v;
   const float* permuted_bias;  ///< [batch, heads_kv, max_permuted_keys]
   std::int64_t max_permuted_keys;
+  PairValues<const void> sinks;  ///< or null: a value of each row, float32 or of q's type
 };
 
 /// The keys of the last index tile of a kv index list are copied by this many at a time
