@@ -155,7 +155,9 @@ AttentionPlan PartsCase::make_plan_for(Direction direction) const {
   PlanOptions options;
   options.backend = fixture_.backend();
   options.direction = direction;
-  options.columns = choice_.columns;
+  // Backward plans have no kv index lists.
+  const bool is_refused = direction == Direction::backward && choice_.columns == ColumnMode::gather;
+  options.columns = is_refused ? ColumnMode::automatic : choice_.columns;
   options.form = choice_.form;
   options.split = choice_.split;
   auto plan = make_plan(mask_.mask, shape_, score(), options);
