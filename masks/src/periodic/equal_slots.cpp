@@ -118,7 +118,9 @@ std::vector<std::int32_t> first_equal_slots(const IrProgram& program, BlockShape
       row = slots[i].row;
       numbers.begin_row(position_of(rows, row));
     }
-    const std::int32_t number = numbers.number(position_of(cols, slots[i].col));
+    const std::int32_t col = position_of(cols, slots[i].col);
+    std::int32_t number = Numbers::kNone;
+    numbers.number(col, col + 1, &number);
     if (number == Numbers::kNone) continue;
     const bool is_last_row = row + 1 == num_rows, is_last_col = slots[i].col + 1 == num_cols;
     const auto key = static_cast<std::size_t>(4 * number + 2 * is_last_row + is_last_col);
