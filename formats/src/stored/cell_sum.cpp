@@ -13,6 +13,10 @@
 namespace fdma {
 namespace {
 
+// Rows whose corners are added one by one where a step is negative, rather than as a geometric sum,
+// whose ratio then takes an inverse.
+constexpr std::int64_t kFewRows = 32;
+
 // (y - 1) times the sum over keys [begin, end), and (x - 1) times the sum over queries.
 Residues span_of_keys(std::int64_t begin, std::int64_t end) {
   return power_of_y(end) - power_of_y(begin);
@@ -159,6 +163,14 @@ class SegmentSum {
                    std::int64_t num_rows) const {
     const Residues first = power_of_x(run.first_row * block_q_) * power_of_y(tile * block_kv_);
     if (num_rows == 1) return first;
+    if (step < 0 && num_rows <= kFewRows) {
+      Residues sum = first;
+      for (std::int64_t i = 1; i < num_rows; ++i) {
+        sum += power_of_x((run.first_row + i * run.row_stride) * block_q_) *
+               power_of_y((tile + i * step) * block_kv_);
+      }
+      return sum;
+    }
     const Residues ratio = power_of_x(run.row_stride * block_q_) * step_of_y(step * block_kv_);
     return first * geometric_sum(ratio, static_cast<std::uint64_t>(num_rows));
   }

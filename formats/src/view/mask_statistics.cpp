@@ -391,6 +391,26 @@ void count_bytes(GroupStatistics& group, const SegmentMask& segments, BlockShape
   bytes_in(group.bytes, MaskFormat::dense) = 8 * group.q_len * ceil_div(group.kv_len, 64);
 }
 
+// True if the segments of the mask say which of its tiles of shape `block` are full and partial: all
+// tiles are whole, and each stored bitmap has cells of both kinds.
+bool has_classes_of(BlockShape block, const SegmentMask& mask) {
+  if (block != mask.block || mask.q_len % block.block_q != 0 || mask.kv_len % block.block_kv != 0) {
+    return false;
+  }
+  for (const TileSegment& segment : mask.segments) {
+    if (segment.kind != SegmentKind::full && segment.kind != SegmentKind::bitmap) return false;
+  }
+  for (std::int64_t i = 0; i < mask.num_bitmaps(); ++i) {
+    const auto words = mask.bitmap(i);
+    const std::uint64_t first = words[0];
+    const bool is_uniform =
+        (first == 0 || ~first == 0) &&
+        std::all_of(words.begin(), words.end(), [&](std::uint64_t word) { return word == first; });
+    if (is_uniform) return false;
+  }
+  return true;
+}
+
 MaskStatistics sum_up(std::vector<GroupStatistics> groups) {
   MaskStatistics sum;
   sum.distinct_bitmaps = 0;
@@ -522,8 +542,12 @@ MaskStatistics measure(const BlockMask& mask, bool count_all, const DrawProgress
 
 MaskStatistics count(const BlockMask& mask, BlockShape block) {
   std::vector<GroupStatistics> groups = list_groups(mask);
+  const auto* stored = std::get_if<std::vector<SegmentMask>>(&mask.groups);
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    groups[g].tiles = count_tiles(segment_of_group(mask, static_cast<std::int64_t>(g), block));
+    groups[g].tiles =
+        stored != nullptr && has_classes_of(block, (*stored)[g])
+            ? count_tiles((*stored)[g])
+            : count_tiles(segment_of_group(mask, static_cast<std::int64_t>(g), block));
   }
   return sum_up(std::move(groups));
 }
