@@ -141,6 +141,23 @@ ConditionVector condition_vector(const BoxProgram& program, IrId id, Axis axis) 
   return out;
 }
 
+std::optional<SumWithConstant> sum_with_constant(const BoxProgram& program, IrId id) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 59;
+  const IrNode& node = program.node(id);
+  if (node.op != IrOp::add) return std::nullopt;
+  const IrNode& second = program.node(node.children[1]);
+  if (second.op != IrOp::constant || program.axis(node.children[0]) != program.axis(id)) {
+    return std::nullopt;
+  }
+  for (const IrId each : {id, node.children[0]}) {
+    const NodeRange& range = program.facts(each).range;
+    if (!range.has_values() || range.may_be_undefined || range.lo < -kMost || range.hi > kMost) {
+      return std::nullopt;
+    }
+  }
+  return SumWithConstant{node.children[0], second.value};
+}
+
 std::shared_ptr<const IntegerVector> shared_integer_vector(const BoxProgram& program, IrId id) {
   std::weak_ptr<const IntegerVector>& known = program.known_vector(id);
   if (auto vector = known.lock()) return vector;

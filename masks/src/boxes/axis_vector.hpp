@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "boxes/program.hpp"
@@ -49,6 +50,14 @@ struct ConditionVector {
 /// Evaluates a node that varies along at most `axis`. Cost: O(length * nodes).
 IntegerVector integer_vector(const BoxProgram& program, IrId id, Axis axis);
 ConditionVector condition_vector(const BoxProgram& program, IrId id, Axis axis);
+
+/// A node that is another one plus a number, and neither undefined nor too large at any cell. It
+/// needs no vector of its own.
+struct SumWithConstant {
+  IrId operand;
+  std::int64_t constant;
+};
+std::optional<SumWithConstant> sum_with_constant(const BoxProgram& program, IrId id);
 
 /// As integer_vector along the node's own axis; users at the same time share one vector.
 std::shared_ptr<const IntegerVector> shared_integer_vector(const BoxProgram& program, IrId id);

@@ -6,6 +6,7 @@
 // (here q // 64). Rows are therefore cached by that tuple where tuples repeat, unless a part
 // depends on the diagonal.
 #include <algorithm>
+#include <mutex>
 
 #include "boxes/lane_eval.hpp"
 #include "boxes/row_atom.hpp"
@@ -38,7 +39,6 @@ class CellAtom final : public RowAtom {
     split(block);
     is_repeated_ = std::none_of(parts_.begin(), parts_.end(),
                                 [](const Part& part) { return part.axis == Axis::diagonal; });
-    if (is_repeated_) make_cache();
   }
 
   bool may_be_undefined() const override { return program_.facts(root_).range.may_be_undefined; }
@@ -50,7 +50,10 @@ class CellAtom final : public RowAtom {
     auto& scratch = static_cast<Scratch&>(base);
     const std::uint64_t* is_true = nullptr;
     const std::uint64_t* is_false = nullptr;
-    if (!cache_.empty() && block.fills_caches) {
+    if (block.fills_caches && is_repeated_) {
+      std::call_once(cache_is_made_, [this] { make_cache(); });
+    }
+    if (block.fills_caches && !cache_.empty()) {
       const std::uint64_t* words = cache_.get(block.q, [&](std::uint64_t* out) {
         compute({block.q, 0, words_per_row_}, scratch, out, out + words_per_row_);
       });
@@ -137,7 +140,7 @@ class CellAtom final : public RowAtom {
   };
 
   /// Numbers the distinct tuples of per-query parts, part after part.
-  void make_cache() {
+  void make_cache() const {
     const auto num_rows = static_cast<std::size_t>(program_.q_len());
     const std::int64_t row_bytes = 16 * words_per_row_;
     const std::int64_t limit = std::max<std::int64_t>(
@@ -162,8 +165,7 @@ class CellAtom final : public RowAtom {
       ids = number_distinct(rows, 3, limit, num_ids);
       if (ids.empty()) return;
     }
-    if (ids.empty() || num_ids * row_bytes > program_.cache_bytes_left()) return;
-    program_.take_cache_bytes(num_ids * row_bytes);
+    if (ids.empty() || !program_.take_cache_bytes(num_ids * row_bytes)) return;
     cache_ = RowCache(std::move(ids), num_ids, 2 * words_per_row_);
   }
 
@@ -275,7 +277,8 @@ class CellAtom final : public RowAtom {
   std::vector<Part> parts_;
   std::vector<IrId> part_ids_;
   std::vector<RangeStep> range_steps_;
-  RowCache cache_;
+  mutable std::once_flag cache_is_made_;  // before the first whole row
+  mutable RowCache cache_;
 };
 
 }  // namespace

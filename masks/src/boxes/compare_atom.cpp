@@ -13,7 +13,9 @@
 //             bound.
 // Undefined   A row whose number is undefined is undefined. Undefined keys clear both planes.
 #include <algorithm>
+#include <atomic>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <variant>
 
@@ -152,12 +154,16 @@ class CompareAtom final : public RowAtom {
   /// subtracts one from the query's number first.
   CompareAtom(const BoxProgram& program, IrId key, IrId query, bool is_equal, bool is_strict,
               bool is_inverted, BlockShape block)
-      : is_equal_(is_equal), is_strict_(is_strict), is_inverted_(is_inverted) {
+      : program_(program), is_equal_(is_equal), is_strict_(is_strict), is_inverted_(is_inverted) {
     node_.op = is_equal ? IrOp::equal : is_strict ? IrOp::less : IrOp::less_equal;
     is_uniform_ = program.facts(query).depends == 0;
+    if (const std::optional<SumWithConstant> sum = sum_with_constant(program, query)) {
+      query = sum->operand;
+      offset_ = sum->constant;
+    }
     queries_ = shared_integer_vector(program, query);
-    const std::shared_ptr<const IntegerVector> shared_keys = shared_integer_vector(program, key);
-    const IntegerVector& keys = *shared_keys;
+    key_values_ = shared_integer_vector(program, key);
+    const IntegerVector& keys = *key_values_;
     kv_len_ = keys.length;
     words_per_row_ = (kv_len_ + 63) / 64;
     if (is_uniform_) {
@@ -173,10 +179,6 @@ class CompareAtom final : public RowAtom {
         defined_keys_[w] = ~keys.undefined[w];
       }
     }
-    if (!index_sorted(keys)) {
-      keys_ = narrow(keys, all_keys_);
-      make_cache(program);
-    }
   }
 
   bool may_be_undefined() const override {
@@ -191,7 +193,9 @@ class CompareAtom final : public RowAtom {
     auto& scratch = static_cast<Scratch&>(base);
     const std::int64_t at = is_uniform_ ? 0 : block.q;
     if (queries_->is_undefined(at)) return {kNone, kNone};
-    Plane holds = holds_at(queries_->values[static_cast<std::size_t>(at)], block, scratch);
+    if (block.fills_caches) std::call_once(is_preparing_, [this] { prepare_rows(); });
+    Plane holds =
+        holds_at(queries_->values[static_cast<std::size_t>(at)] + offset_, block, scratch);
     if (is_inverted_) holds = holds.complement();
     if (defined_keys_.empty()) return defined(holds);
     const Plane exists = plane_of(defined_keys_.data() + block.first_word);
@@ -200,8 +204,12 @@ class CompareAtom final : public RowAtom {
   }
 
   Outcomes outcomes(const TileBox& box, AtomScratch&) const override {
-    const NodeRange sides[2] = {key_ranges_.at(box.level, box.index),
-                                is_uniform_ ? uniform_range_ : query_ranges_.at(0, box.tile_row)};
+    NodeRange sides[2] = {key_ranges_.at(box.level, box.index),
+                          is_uniform_ ? uniform_range_ : query_ranges_.at(0, box.tile_row)};
+    if (sides[1].has_values()) {
+      sides[1].lo += offset_;
+      sides[1].hi += offset_;
+    }
     const Outcomes out = range_of(node_, sides).outcomes();
     return is_inverted_ ? not_outcomes(out) : out;
   }
@@ -249,7 +257,8 @@ class CompareAtom final : public RowAtom {
     }
     if (value < all_keys_.lo || (is_equal_ && value > all_keys_.hi)) return kNone;
     if (value >= all_keys_.hi && (!is_equal_ || all_keys_.lo == all_keys_.hi)) return kEvery;
-    if (is_sorted_) {
+    const bool has_rows = has_rows_.load(std::memory_order_acquire);
+    if (has_rows && is_sorted_) {
       const Plane upto = prefix(num_at_most(value), block);
       if (!is_equal_) return upto;
       const Plane before = prefix(num_at_most(value - 1), block);
@@ -260,15 +269,20 @@ class CompareAtom final : public RowAtom {
                              block.num_words);
       return plane_of(scratch.holds.data());
     }
-    if (!cache_.empty() && block.fills_caches) {
+    if (block.fills_caches && !cache_.empty()) {
       const std::uint64_t* words = cache_.get(is_uniform_ ? 0 : block.q, [&](std::uint64_t* out) {
-        compute(out, value, 0, words_per_row_);
+        compute(keys_, out, value, 0, words_per_row_);
       });
       if (words != nullptr) return plane_of(words + block.first_word);
     }
     if (scratch.value != value || scratch.first_word != block.first_word ||
         scratch.num_words != block.num_words) {
-      compute(scratch.holds.data(), value, block.first_word, block.num_words);
+      if (has_rows) {
+        compute(keys_, scratch.holds.data(), value, block.first_word, block.num_words);
+      } else {
+        compute(key_values_->values, scratch.holds.data(), value, block.first_word,
+                block.num_words);
+      }
       scratch.value = value;
       scratch.first_word = block.first_word;
       scratch.num_words = block.num_words;
@@ -276,21 +290,33 @@ class CompareAtom final : public RowAtom {
     return plane_of(scratch.holds.data());
   }
 
-  void compute(std::uint64_t* out, std::int64_t value, std::int64_t first_word,
-               std::int64_t num_words) const {
-    std::visit(
-        [&](const auto& keys) {
-          if (is_equal_) {
-            equal_to(out, keys, 64 * first_word, value, num_words);
-          } else {
-            at_most(out, keys, 64 * first_word, value, num_words);
-          }
-        },
-        keys_);
+  void compute(const NarrowKeys& keys, std::uint64_t* out, std::int64_t value,
+               std::int64_t first_word, std::int64_t num_words) const {
+    std::visit([&](const auto& narrow) { compute(narrow, out, value, first_word, num_words); },
+               keys);
+  }
+  template <class T>
+  void compute(const std::vector<T>& keys, std::uint64_t* out, std::int64_t value,
+               std::int64_t first_word, std::int64_t num_words) const {
+    if (is_equal_) {
+      equal_to(out, keys, 64 * first_word, value, num_words);
+    } else {
+      at_most(out, keys, 64 * first_word, value, num_words);
+    }
+  }
+
+  /// Brings the keys into the form in which whole rows are computed. Where tiles have numbers, few
+  /// rows ever are, and none as a whole.
+  void prepare_rows() const {
+    if (!index_sorted(*key_values_)) {
+      keys_ = narrow(*key_values_, all_keys_);
+      make_cache(program_);
+    }
+    has_rows_.store(true, std::memory_order_release);
   }
 
   /// For keys that never descend: the number of keys <= value, for all values in their range.
-  bool index_sorted(const IntegerVector& keys) {
+  bool index_sorted(const IntegerVector& keys) const {
     if (!keys.undefined.empty() || keys.length == 0) return false;
     const auto first = keys.values.begin();
     const auto last = first + keys.length;
@@ -327,13 +353,13 @@ class CompareAtom final : public RowAtom {
     return {ones_then_zeros_.from(64 * words_per_row_ - count + first), 0};
   }
 
-  void make_cache(const BoxProgram& program) {
+  void make_cache(const BoxProgram& program) const {
     std::vector<std::int64_t> values(queries_->values.begin(),
                                      queries_->values.begin() + queries_->length);
     for (std::int64_t i = 0; i < queries_->length; ++i) {
       // Bounds outside the keys' range need no row of their own.
       std::int64_t& value = values[static_cast<std::size_t>(i)];
-      value = queries_->is_undefined(i) ? 0 : value;
+      value = queries_->is_undefined(i) ? 0 : value + offset_;
       if (all_keys_.has_values()) {
         value = std::clamp(value, all_keys_.lo - (all_keys_.lo > INT64_MIN ? 1 : 0),
                            all_keys_.hi + (all_keys_.hi < INT64_MAX ? 1 : 0));
@@ -342,24 +368,30 @@ class CompareAtom final : public RowAtom {
     cache_ = make_row_cache(program, values, 4, kMaxCacheBytes);
   }
 
+  const BoxProgram& program_;
   bool is_equal_;
   bool is_strict_;
   bool is_inverted_;
   bool is_uniform_ = false;
-  bool is_sorted_ = false;
   IrNode node_{IrOp::equal};
   std::int64_t kv_len_ = 0;
   std::int64_t words_per_row_ = 0;
   std::shared_ptr<const IntegerVector> queries_;
+  std::int64_t offset_ = 0;  ///< of a query's number to queries_
   NodeRange uniform_range_;
   TilePyramid<NodeRange> query_ranges_;
   TilePyramid<NodeRange> key_ranges_;
   NodeRange all_keys_;
   std::vector<std::uint64_t> defined_keys_;  ///< empty if all are
-  NarrowKeys keys_;
-  RowCache cache_;
-  std::vector<std::int32_t> counts_;
-  ShiftedBits ones_then_zeros_;
+  std::shared_ptr<const IntegerVector> key_values_;
+  // What prepare_rows makes, once, before the first row that is computed as a whole.
+  mutable std::once_flag is_preparing_;
+  mutable std::atomic<bool> has_rows_{false};
+  mutable bool is_sorted_ = false;
+  mutable NarrowKeys keys_;
+  mutable RowCache cache_;
+  mutable std::vector<std::int32_t> counts_;
+  mutable ShiftedBits ones_then_zeros_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -58,8 +59,14 @@ class BoxProgram {
   bool must_stop() const { return meter_ != nullptr && meter_->must_stop(); }
   bool has_stopped() const { return meter_ != nullptr && meter_->has_stopped(); }
   /// Bytes that the row caches of all atoms together may still take.
-  std::int64_t cache_bytes_left() const { return cache_bytes_left_; }
-  void take_cache_bytes(std::int64_t bytes) const { cache_bytes_left_ -= bytes; }
+  std::int64_t cache_bytes_left() const { return cache_bytes_left_.load(); }
+  /// Takes some of them; false, and none, if fewer are left. Any thread may ask.
+  bool take_cache_bytes(std::int64_t bytes) const {
+    std::int64_t left = cache_bytes_left_.load();
+    while (left >= bytes && !cache_bytes_left_.compare_exchange_weak(left, left - bytes)) {
+    }
+    return left >= bytes;
+  }
   /// The place where shared_integer_vector (axis_vector.hpp) keeps its result; for one thread only.
   std::weak_ptr<const IntegerVector>& known_vector(IrId id) const { return vectors_[id]; }
   /// Keeps a vector for users to come, in place of the one that was kept longest. forget_vectors
@@ -104,7 +111,7 @@ class BoxProgram {
   std::int64_t q_len_;
   std::int64_t kv_len_;
   WorkMeter* meter_;
-  mutable std::int64_t cache_bytes_left_ = kMaxCacheBytes;
+  mutable std::atomic<std::int64_t> cache_bytes_left_ = kMaxCacheBytes;
   mutable std::unordered_map<IrId, std::weak_ptr<const IntegerVector>> vectors_;
   mutable std::array<std::shared_ptr<const IntegerVector>, 8> kept_vectors_;
   mutable std::size_t num_kept_ = 0;

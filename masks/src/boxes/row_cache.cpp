@@ -65,8 +65,7 @@ RowCache make_row_cache(const BoxProgram& program, std::span<const std::int64_t>
   std::int64_t num_ids = 0;
   std::vector<std::uint32_t> ids = number_distinct(row_numbers, 1, limit, num_ids);
   const std::int64_t bytes = 8 * words_per_row * num_ids;
-  if (ids.empty() || bytes > program.cache_bytes_left()) return {};
-  program.take_cache_bytes(bytes);
+  if (ids.empty() || !program.take_cache_bytes(bytes)) return {};
   return RowCache(std::move(ids), num_ids, words_per_row);
 }
 

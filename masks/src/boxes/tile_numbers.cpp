@@ -85,6 +85,9 @@ class TileNumbers::Interner {
     values_.push_back(0);
   }
 
+  /// The numbers of operands of sums with a number, by node.
+  std::unordered_map<IrId, std::vector<Number>> operands;
+
   Number integers(Axis axis, const IntegerVector& vector, std::int64_t begin, std::int64_t end) {
     const NodeRange range = vector.range(begin, end);
     const std::int64_t base = range.has_values() ? range.lo : 0;
@@ -228,6 +231,22 @@ TileNumbers::TileNumbers(const BoxProgram& program, BlockShape block)
 }
 
 void TileNumbers::add_leaf(const BoxProgram& program, IrId id, Axis axis, Interner& interner) {
+  const std::optional<SumWithConstant> sum = sum_with_constant(program, id);
+  if (!sum) {
+    leaves_.push_back({axis, numbers_of(program, id, axis, interner)});
+    return;
+  }
+  // Sums with the same operand differ in their bases alone.
+  const auto [known, is_new] = interner.operands.try_emplace(sum->operand);
+  if (is_new) known->second = numbers_of(program, sum->operand, axis, interner);
+  Leaf leaf{axis, known->second};
+  for (Number& number : leaf.numbers) number.base += sum->constant;
+  leaves_.push_back(std::move(leaf));
+}
+
+std::vector<TileNumbers::Number> TileNumbers::numbers_of(const BoxProgram& program, IrId id,
+                                                         Axis axis, Interner& interner) {
+  std::vector<Number> numbers;
   // The first position of each tile or window, and the length of a whole one.
   std::int64_t first = 0;
   std::int64_t step = 1;
@@ -243,14 +262,12 @@ void TileNumbers::add_leaf(const BoxProgram& program, IrId id, Axis axis, Intern
     first = q_len_ - num_tile_rows_ * block_.block_q;
     if (length / step * size > kMaxWindowCells) {
       is_usable_ = false;
-      return;
+      return numbers;
     }
   }
-  Leaf leaf{axis, {}};
   const auto fill = [&](auto&& number) {
     for (std::int64_t begin = first; begin < length; begin += step) {
-      leaf.numbers.push_back(
-          number(std::max<std::int64_t>(begin, 0), std::min(length, begin + size)));
+      numbers.push_back(number(std::max<std::int64_t>(begin, 0), std::min(length, begin + size)));
     }
   };
   if (is_condition(program.node(id).op)) {
@@ -264,7 +281,7 @@ void TileNumbers::add_leaf(const BoxProgram& program, IrId id, Axis axis, Intern
       return interner.integers(axis, *vector, begin, end);
     });
   }
-  leaves_.push_back(std::move(leaf));
+  return numbers;
 }
 
 TileNumbers::Worker::Worker(const TileNumbers& numbers)

@@ -58,6 +58,7 @@ class TileNumbers {
   class Interner;
 
   void add_leaf(const BoxProgram& program, IrId id, Axis axis, Interner& interner);
+  std::vector<Number> numbers_of(const BoxProgram& program, IrId id, Axis axis, Interner& interner);
 
   std::int64_t q_len_;
   std::int64_t kv_len_;
