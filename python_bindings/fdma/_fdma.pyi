@@ -1701,14 +1701,15 @@ def estimate(
     columns: str = "automatic",
     workers: int = 0,
     count_all: bool = False,
-    softcap: bool = False,
+    score: str = '',
 ) -> dict[str, object]:
     """
     Returns what `fdma-maskc estimate --json` prints for this mask, without its
     member `mask`.
 
     tile is (queries, keys); None means the first of the profile. workers 0
-    means those of the profile. Times are in microseconds.
+    means those of the profile. score has the names of parts, separated by
+    commas. Times are in microseconds.
     """
 
 def estimate_plan(

@@ -11,7 +11,7 @@ import difflib
 import json
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -263,6 +263,7 @@ def estimate(
     workers: int | None = None,
     count_all: bool = False,
     softcap: bool = False,
+    score: Sequence[str] = (),
 ) -> Estimate:
     """Predicts attention over `mask` without running it.
 
@@ -277,7 +278,10 @@ def estimate(
     columns: how query intervals per key (evictions, learned selections) run: every tile is visited,
     live keys are gathered, or keys are permuted by their live ranges.
     workers: the number of threads or SMs; None means that of the profile.
-    softcap: whether logits have a cap.
+    softcap: whether logits have a cap, as "softcap" in score.
+    score: what else happens to logits and weights, of "softcap", "key_bias", "bias", "alibi",
+    "relative_table", "sink" and "dropout". A bias has elements of its own for each batch element
+    and query head.
     count_all: count bitmaps even if that means drawing more than 65,536 tiles.
 
     Raises ValueError for a wrong value and TypeError for a wrong type, naming the argument;
@@ -307,6 +311,8 @@ def estimate(
     if tile is not None:
         rows, keys = tile
         tile = (_whole("tile", rows), _whole("tile", keys))
+    if isinstance(score, str):
+        raise TypeError(f"score: expected a sequence of names, as ({score!r},), got a string")
     report = _fdma.estimate(
         core,
         profile,
@@ -321,7 +327,7 @@ def estimate(
         columns=columns,
         workers=workers or 0,
         count_all=count_all,
-        softcap=softcap,
+        score=",".join([*score, *(["softcap"] if softcap else [])]),
     )
     described = {
         "name": core.spec or "mask",

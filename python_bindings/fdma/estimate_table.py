@@ -89,6 +89,7 @@ def _head_lines(report: Mapping[str, Any]) -> list[Line]:
             f"{report['direction']}, batch {shape['batch']}, {shape['heads_q']} query and "
             f"{shape['heads_kv']} key heads, head size {head_size}, {shape['dtype']}",
         ),
+        *([("score", "+".join(report["score"]))] if report["score"] else []),
         ("device", f"{device['name']}, {_plural(device['num_workers'], 'worker')}{rough}"),
     ]
 

@@ -17,6 +17,29 @@ std::string to_string(const ScoreSpec& score) {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, "+"));
 }
 
+Result<ScoreSpec> parse_score(std::string_view text) {
+  ScoreSpec score;
+  for (std::string_view rest = text;;) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view word = rest.substr(0, comma);
+    bool* part = nullptr;
+#define FDMA_SCORE_PART(name, meaning) \
+  if (word == #name) part = &score.name;
+#include "fdma/formats/score_parts.def"
+    if (part == nullptr) {
+      ScoreSpec all;
+#define FDMA_SCORE_PART(name, meaning) all.name = true;
+#include "fdma/formats/score_parts.def"
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("score: expected parts of {}, got '{}'",
+                               fmt::join(part_names(all), ", "), word)};
+    }
+    *part = true;
+    if (comma == std::string_view::npos) return score;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
 Result<void> check_computed(const ScoreSpec& score, const ScoreSpec& computed,
                             std::string_view by) {
   ScoreSpec missing;

@@ -27,7 +27,8 @@ double full_tile_us(const TileCosts& costs) { return costs.full.tile_us + costs.
 
 KernelCosts assumed_costs(KernelCosts kernel, Backend backend, double memory_bytes_per_us) {
   const bool is_forward = kernel.direction == Direction::forward;
-  kernel.softcap_share = KernelCosts().softcap_share;  // instructions beside those of the softmax
+  // Instructions beside those of the softmax.
+  for (const ScoreShare& each : kScoreShares) kernel.*each.share = KernelCosts().*each.share;
   if (backend.traits().device == Device::cpu) {
     if (!is_forward) kernel.correction_share = kCpuCorrectionShare;
     return kernel;

@@ -109,12 +109,12 @@ Result<CostModel> cost_model(const DeviceProfile& profile, const AttentionShape&
   CostModel model;
   FDMA_TRY(model.kernel, kernel_costs(profile, direction, shape.k_dtype,
                                       head_dim_of_costs(shape, direction, profile.backend)));
-  if (score.softcap) {
-    for (TileCosts& each : model.kernel.tiles) {
-      for (const StepMember& step : kSteps) {
-        (each.*step.value).compute_us *= 1 + model.kernel.softcap_share;
-      }
-    }
+  double of_score = 0;
+  for (const ScoreShare& each : kScoreShares) {
+    if (score.*each.part) of_score += model.kernel.*each.share;
+  }
+  for (TileCosts& each : model.kernel.tiles) {
+    for (const StepMember& step : kSteps) (each.*step.value).compute_us *= 1 + of_score;
   }
   model.profile = profile.name;
   model.num_workers = profile.num_workers;

@@ -140,6 +140,7 @@ class Estimator {
     report.shape = shape_;
     report.tile = options_.tile == BlockShape{0, 0} ? kernel_.tiles.front().tile : options_.tile;
     report.columns = options_.columns;
+    report.score = options_.score;
     const bool may_gather =
         std::all_of(kernel_.tiles.begin(), kernel_.tiles.end(),
                     [&](const TileCosts& costs) { return chooses_columns(costs); });

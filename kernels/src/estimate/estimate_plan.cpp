@@ -193,7 +193,8 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
   slow_down(estimate.schedule, 1 + slowdown * logarithmic_share(burst_makespan_us, profile.burst_us,
                                                                 profile.sustained_us));
   estimate.launch_us = kernel.launch_us;
-  estimate.memory_bytes = work_tile_bytes(plan, profile.num_workers);
+  estimate.memory_bytes =
+      work_tile_bytes(plan, profile.num_workers) + bias_bytes(plan, estimate.work.cells());
   estimate.memory_us = static_cast<double>(estimate.memory_bytes) / profile.memory_bytes_per_us;
   const std::int64_t combined =
       std::visit([&](const auto& form) { return combined_rows(plan, form); }, plan.form);

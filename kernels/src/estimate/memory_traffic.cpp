@@ -306,6 +306,16 @@ std::int64_t keys_read(const PlanHeader& header, const ClosedFormPlan& plan) {
   return sum;
 }
 
+std::int64_t bias_bytes(const PlanHeader& header, std::int64_t num_cells) {
+  if (!header.score.bias) return 0;
+  const AttentionShape& shape = header.shape;
+  std::int64_t elements = num_cells;
+  for (std::int64_t b = 0; header.is_backward() && b < shape.batch; ++b) {
+    elements += shape.heads_q * shape.q_len(b) * shape.kv_len(b);
+  }
+  return elements * size_bytes(shape.q_dtype);
+}
+
 std::int64_t work_tile_bytes(const AttentionPlan& plan, std::int32_t num_workers) {
   return plan.size_bytes() +
          std::visit([&](const auto& form) { return bytes_of(plan, form, num_workers); }, plan.form);

@@ -25,4 +25,9 @@ std::int64_t keys_read(const PlanHeader& header, const ClosedFormPlan& plan);
 /// L2 hits as far as all of these rows fit in L2.
 std::int64_t work_tile_bytes(const AttentionPlan& plan, std::int32_t num_workers);
 
+/// Bytes of the plan's bias of pairs, 0 without one, taken as one of q's type with elements of its
+/// own for each batch element and query head. Those of the `num_cells` pairs that work tiles compute
+/// are read; a backward call also writes a gradient for every pair.
+std::int64_t bias_bytes(const PlanHeader& header, std::int64_t num_cells);
+
 }  // namespace fdma

@@ -54,9 +54,25 @@ inline constexpr NumberMember<KernelCosts> kKernelNumbers[] = {
     {"ordered_share", &KernelCosts::ordered_share, NumberKind::share, false, true},
     {"correction_share", &KernelCosts::correction_share, NumberKind::share, false, true},
     {"softcap_share", &KernelCosts::softcap_share, NumberKind::share, false, true},
+    {"bias_share", &KernelCosts::bias_share, NumberKind::share, false, true},
+    {"alibi_share", &KernelCosts::alibi_share, NumberKind::share, false, true},
+    {"relative_table_share", &KernelCosts::relative_table_share, NumberKind::share, false, true},
+    {"dropout_share", &KernelCosts::dropout_share, NumberKind::share, false, true},
     {"list_launch_us", &KernelCosts::list_launch_us, NumberKind::overhead, false, true},
     {"list_us", &KernelCosts::list_us, NumberKind::overhead, false, true},
     {"list_entry_us", &KernelCosts::list_entry_us, NumberKind::overhead, false, true}};
+
+/// The share of a part of the score. A part without one (key_bias, sink) costs no time.
+struct ScoreShare {
+  bool ScoreSpec::*part;
+  double KernelCosts::*share;
+};
+inline constexpr ScoreShare kScoreShares[] = {
+    {&ScoreSpec::softcap, &KernelCosts::softcap_share},
+    {&ScoreSpec::bias, &KernelCosts::bias_share},
+    {&ScoreSpec::alibi, &KernelCosts::alibi_share},
+    {&ScoreSpec::relative_table, &KernelCosts::relative_table_share},
+    {&ScoreSpec::dropout, &KernelCosts::dropout_share}};
 
 /// `kernel` with what a plan adds to its work tiles where nobody measured it: from its full tiles,
 /// the bandwidth of main memory and experiments on an H200 (docs/notes/cost-model.md).

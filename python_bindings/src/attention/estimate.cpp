@@ -141,6 +141,9 @@ nb::dict report_dict(const SavingsReport& report) {
   result["shape"] = shape_dict(report.shape);
   result["tile"] = tile_dict(report.tile);
   result["columns"] = text_of(to_string(report.columns));
+  nb::list score;
+  for (const std::string_view part : part_names(report.score)) score.append(text_of(part));
+  result["score"] = score;
   result["speedup"] = report.speedup;
   result["masked"] = time_dict(report.masked);
   result["full"] = time_dict(report.dense);
@@ -193,7 +196,7 @@ nb::dict estimate_mask(const BlockMask& mask, const DeviceProfile& profile, std:
                        std::int64_t head_dim_v, std::string_view dtype, std::string_view direction,
                        std::optional<std::pair<std::int32_t, std::int32_t>> tile,
                        std::string_view columns, std::int64_t workers, bool count_all,
-                       bool softcap) {
+                       std::string_view score) {
   AttentionShape shape;
   shape.heads_q = extent("heads", mask.shape.num_heads, heads);
   shape.batch = extent("batch", mask.shape.num_batches, batch);
@@ -219,7 +222,7 @@ nb::dict estimate_mask(const BlockMask& mask, const DeviceProfile& profile, std:
   }
   options.num_workers = checked("workers", workers, 0, kMaxWorkers);
   options.count_all = count_all;
-  options.score.softcap = softcap;
+  if (!score.empty()) options.score = value_or_throw(parse_score(score));
   SavingsReport report;
   {
     const nb::gil_scoped_release released;
@@ -288,16 +291,17 @@ void bind_estimate(nb::module_& module) {
       nb::arg("batch"), nb::arg("heads"), nb::arg("heads_kv"), nb::arg("head_dim"),
       nb::arg("head_dim_v"), nb::arg("dtype") = "bfloat16", nb::arg("direction") = "forward",
       nb::arg("tile") = nb::none(), nb::arg("columns") = "automatic", nb::arg("workers") = 0,
-      nb::arg("count_all") = false, nb::arg("softcap") = false,
+      nb::arg("count_all") = false, nb::arg("score") = "",
       nb::sig("def estimate(mask: BlockMask, profile: DeviceProfile, *, batch: int, heads: "
               "int, heads_kv: int, head_dim: int, head_dim_v: int, dtype: str = 'bfloat16', "
               "direction: str = 'forward', tile: tuple[int, int] | None = None, columns: str "
-              "= 'automatic', workers: int = 0, count_all: bool = False, softcap: bool = False) "
+              "= 'automatic', workers: int = 0, count_all: bool = False, score: str = '') "
               "-> dict[str, object]"),
       "Returns what `fdma-maskc estimate --json` prints for this mask, without its\n"
       "member `mask`.\n\n"
       "tile is (queries, keys); None means the first of the profile. workers 0\n"
-      "means those of the profile. Times are in microseconds.");
+      "means those of the profile. score has the names of parts, separated by\n"
+      "commas. Times are in microseconds.");
   module.def(
       "estimate_plan", &predict_plan, nb::arg("plan"), nb::arg("profile"), nb::kw_only(),
       nb::arg("deterministic") = false, nb::arg("corrects_delta") = false,

@@ -51,6 +51,11 @@ CASES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
         {"tile": (128, 64), "device": "cpu"},
         ["--tile", "128x64", "--device", "cpu"],
     ),
+    "score": (
+        lambda: fdma.compile("causal", 700),
+        {"score": ("key_bias", "softcap"), "device": "cpu"},
+        ["--score", "softcap,key_bias", "--device", "cpu"],
+    ),
     "no cells": (lambda: fdma.compile("causal", 0), {}, []),
 }
 
@@ -134,6 +139,14 @@ def test_devices_by_name_dict_and_file(tmp_path: Path) -> None:
     assert fdma.estimate(mask, device="cpu", dtype="fp32").time_ms > by_name.time_ms
 
 
+def test_a_softcap_is_a_part_of_the_score() -> None:
+    mask = fdma.compile("causal", 4096)
+    capped = fdma.estimate(mask, score=("softcap",))
+    assert capped == fdma.estimate(mask, softcap=True)
+    assert capped.time_ms > fdma.estimate(mask).time_ms
+    assert "  score            softcap\n" in str(capped)
+
+
 def test_numpy_integers_serve() -> None:
     mask = fdma.compile("causal", 256)
     few = fdma.estimate(mask, heads=np.int64(2), head_dim=np.uint8(64))  # type: ignore[arg-type]
@@ -159,6 +172,8 @@ PROFILE = fdma.device_profile("h200")
         ({"tile": (32, 32)}, NotImplementedError, "tile: device profile 'h200' has costs for"),
         ({"columns": "all"}, ValueError, "columns: expected automatic, scan, gather"),
         ({"workers": 0}, ValueError, "workers: expected 1 or more, got 0"),
+        ({"score": ("slopes",)}, ValueError, "score: expected parts of softcap, key_bias, bias,"),
+        ({"score": "softcap"}, TypeError, "score: expected a sequence of names, as ('softcap',)"),
         ({"device": "h201"}, ValueError, "got 'h201'; did you mean h200?"),
         ({"device": "nowhere"}, ValueError, "device: expected h200, h100, cpu, a profile (dict)"),
         ({"device": 200}, TypeError, "device: expected a name, a profile (dict) or its file, got"),

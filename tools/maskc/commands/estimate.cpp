@@ -87,7 +87,10 @@ Outcome<EstimateOptions> read_options(const Arguments& arguments) {
   FDMA_TRY(const std::int64_t workers, arguments.integer("workers", 0, 1, 1 << 20));
   options.num_workers = static_cast<std::int32_t>(workers);
   options.count_all = arguments.has("all");
-  options.score.softcap = arguments.has("softcap");
+  if (const auto score = arguments.find("score")) {
+    FDMA_TRY(options.score, parse_score(*score));
+  }
+  options.score.softcap = options.score.softcap || arguments.has("softcap");
   return options;
 }
 
@@ -134,6 +137,7 @@ Json report_json(const MaskOperand& operand, const SavingsReport& report) {
                        {"head_dim_v", shape.head_dim_v}, {"dtype", to_string(shape.k_dtype)}};
   document["tile"] = tile_json(report.tile);
   document["columns"] = to_string(report.columns);
+  document["score"] = part_names(report.score);
   document["speedup"] = report.speedup;
   document["masked"] = time_json(report.masked);
   document["full"] = time_json(report.dense);
@@ -309,6 +313,7 @@ std::string report_text(const MaskOperand& operand, const SavingsReport& report)
                             ? std::to_string(shape.head_dim)
                             : fmt::format("{}/{}", shape.head_dim, shape.head_dim_v),
                         to_string(shape.k_dtype)));
+  if (report.score != ScoreSpec{}) lines.add("score", to_string(report.score));
   lines.add("device",
             fmt::format("{}, {}{}{}", report.device, plural(report.num_workers, "worker"),
                         report.is_provisional ? "; a provisional profile: times are rough" : "",
@@ -389,7 +394,12 @@ const Command& estimate_command() {
               .value = "QxK",
               .help = "Tiles of the kernel, one of the profile's (default: its first)."},
              columns_option(),
-             {.name = "softcap", .help = "The logits have a softcap."},
+             {.name = "score",
+              .value = "PARTS",
+              .help = "What else happens to logits and weights, separated by commas: softcap, "
+                      "key_bias, bias, alibi, relative_table, sink, dropout. A bias has elements "
+                      "of its own for each batch element and query head."},
+             {.name = "softcap", .help = "The same as --score softcap."},
              {.name = "workers", .value = "N", .help = "Threads or SMs instead of the profile's."},
              {.name = "all",
               .help =

@@ -26,6 +26,12 @@ std::vector<std::string_view> part_names(const ScoreSpec& score);
 /// Its parts, for example "key_bias" or "softcap+key_bias"; "none" if it has none.
 std::string to_string(const ScoreSpec& score);
 
+/// The score of parts whose names are separated by commas.
+///
+/// Example     *parse_score("alibi,dropout") == ScoreSpec{.alibi = true, .dropout = true}
+/// Errors      invalid_argument, which names the first word that is no part, and every part
+Result<ScoreSpec> parse_score(std::string_view text);
+
 /// Checks that `computed` has every part of `score`.
 ///
 /// Errors      unsupported, which names the parts that `by` does not compute, and those it does

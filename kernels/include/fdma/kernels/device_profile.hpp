@@ -73,10 +73,15 @@ struct KernelCosts {
   double moved_key_us = 0;      ///< the same: a key of one KV head, copied by all workers
   double ordered_share = 0;     ///< backward: accumulating dq in a fixed order, as a share
   double correction_share = 0;  ///< backward: the correction pass of DeltaSource::corrected
-  double softcap_share = 0.2;   ///< a softcap, as a share of what tiles compute; assumed
   double list_launch_us = 0;    ///< making the kv index lists of a selection on the device
   double list_us = 0;           ///< the same: each list
   double list_entry_us = 0;     ///< the same: each entry
+  // What parts of a score add, as shares of what tiles compute. Those here are assumed.
+  double softcap_share = 0.2;
+  double bias_share = 0.1;  ///< beside the bytes of the bias
+  double alibi_share = 0.05;
+  double relative_table_share = 0.2;
+  double dropout_share = 0.3;
   /// True where some of what a plan adds was not measured. Files that were written before
   /// calibration measured all of it lack members, which are assumed.
   bool is_assumed = false;

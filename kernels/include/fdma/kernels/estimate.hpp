@@ -53,7 +53,8 @@ struct PlanEstimate {
   /// the card down. Short calls take that much longer. On a CPU it is time_us.
   double sustained_time_us = 0;
   /// Read and written while the work tiles run: the tensors and the plan, but in a forward call only
-  /// keys that some query sees; over kv worklists also what L2 misses read again.
+  /// keys that some query sees; over kv worklists also what L2 misses read again. A bias of pairs is
+  /// taken as one of q's type with elements of its own for each batch element and query head.
   std::int64_t memory_bytes = 0;
 
   bool is_memory_bound() const { return memory_us > schedule.makespan_us + extra_us; }
@@ -116,6 +117,7 @@ struct SavingsReport {
   AttentionShape shape;
   BlockShape tile;
   ColumnMode columns = ColumnMode::automatic;
+  ScoreSpec score;
 
   std::int64_t allowed_pairs = 0;  ///< true cells
   std::int64_t total_pairs = 0;

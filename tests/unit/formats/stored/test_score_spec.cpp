@@ -23,6 +23,23 @@ TEST(ScoreSpec, NamesItsPartsInTheOrderInWhichTheyHappen) {
   EXPECT_NE(every_part, ScoreSpec{});
 }
 
+TEST(ParseScore, ReadsTheNamesOfParts) {
+  EXPECT_EQ(*parse_score("sink"), ScoreSpec{.sink = true});
+  EXPECT_EQ(*parse_score("dropout,key_bias,dropout"),
+            (ScoreSpec{.key_bias = true, .dropout = true}));
+}
+
+TEST(ParseScore, RejectsOtherWordsByName) {
+  for (const char* text : {"", "alibi,", "alibi,,sink", " alibi", "softcap+alibi", "none"}) {
+    const auto parsed = parse_score(text);
+    ASSERT_FALSE(parsed) << text;
+    EXPECT_EQ(parsed.error().code, ErrorCode::invalid_argument);
+  }
+  EXPECT_EQ(parse_score("alibi,slopes").error().message,
+            "score: expected parts of softcap, key_bias, bias, alibi, relative_table, sink, "
+            "dropout, got 'slopes'");
+}
+
 TEST(CheckComputed, RejectsPartsByName) {
   EXPECT_TRUE(check_computed({}, {}, "toy"));
   EXPECT_TRUE(check_computed({.key_bias = true}, {.softcap = true, .key_bias = true}, "toy"));

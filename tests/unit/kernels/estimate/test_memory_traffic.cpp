@@ -51,6 +51,26 @@ BlockMask suite_mask(const std::string& name, std::int64_t tokens) {
   throw std::runtime_error("the suite has no such mask");
 }
 
+TEST(BiasBytes, AreThoseOfComputedCellsAndBackwardOfEveryGradient) {
+  const BlockMask mask = compiled("causal", 256, 256);
+  const AttentionShape shape = half_shape(mask, 2, 3);
+  const DeviceProfile h200 = *shipped_profile("h200");
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    PlanOptions options;
+    options.direction = direction;
+    AttentionPlan plan = plan_of(mask, shape, options);
+    EXPECT_EQ(bias_bytes(plan, 1000), 0);
+    const PlanEstimate without = *estimate_plan(plan, h200);
+    plan.score.bias = true;
+    const std::int64_t visited = 6 * 3 * 128 * 128;  // three of four tiles of each head
+    const std::int64_t written = direction == Direction::forward ? 0 : 6 * 256 * 256;
+    EXPECT_EQ(without.work.cells(), visited);
+    EXPECT_EQ(bias_bytes(plan, visited), 2 * (visited + written));
+    EXPECT_EQ(estimate_plan(plan, h200)->memory_bytes,
+              without.memory_bytes + 2 * (visited + written));
+  }
+}
+
 TEST(KeysRead, AreThoseOfVisitedTilesInEveryForm) {
   const struct {
     const char* spec;

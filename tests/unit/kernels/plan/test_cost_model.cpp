@@ -98,20 +98,36 @@ TEST(CostModel, TakesTheCostsOfTheProfile) {
                    kernel.list_launch_us + 10 * kernel.list_us + 100 * kernel.list_entry_us);
 }
 
-TEST(CostModel, ASoftcapAddsItsShareToWhatTilesCompute) {
+TEST(CostModel, PartsOfAScoreAddTheirSharesToWhatTilesCompute) {
   for (const std::string_view name : shipped_profile_names()) {
     const DeviceProfile profile = *shipped_profile(name);
     const BlockMask mask = compiled("causal", 600, 600);
     const AttentionShape shape = half_shape(mask, 4, 2);
     for (const Direction direction : {Direction::forward, Direction::backward}) {
       const CostModel plain = *cost_model(profile, shape, direction, {0, 0}, {});
-      const CostModel capped = *cost_model(profile, shape, direction, {0, 0}, {.softcap = true});
-      EXPECT_GT(plain.kernel.softcap_share, 0) << name;
-      const double factor = 1 + plain.kernel.softcap_share;
-      EXPECT_DOUBLE_EQ(capped.tile.full.compute_us, factor * plain.tile.full.compute_us);
-      EXPECT_DOUBLE_EQ(capped.tile.bitmap.compute_us, factor * plain.tile.bitmap.compute_us);
-      EXPECT_EQ(capped.tile.full.tile_us, plain.tile.full.tile_us);
-      EXPECT_EQ(capped.tile.item_us, plain.tile.item_us);
+      const KernelCosts& kernel = plain.kernel;
+      const struct {
+        ScoreSpec score;
+        double share;
+      } cases[] = {{{.softcap = true}, kernel.softcap_share},
+                   {{.bias = true}, kernel.bias_share},
+                   {{.alibi = true}, kernel.alibi_share},
+                   {{.relative_table = true}, kernel.relative_table_share},
+                   {{.dropout = true}, kernel.dropout_share},
+                   {{.softcap = true, .alibi = true, .sink = true},
+                    kernel.softcap_share + kernel.alibi_share}};
+      for (const auto& [score, share] : cases) {
+        const CostModel costs = *cost_model(profile, shape, direction, {0, 0}, score);
+        EXPECT_GT(share, 0) << name << ", " << to_string(score);
+        EXPECT_DOUBLE_EQ(costs.tile.full.compute_us, (1 + share) * plain.tile.full.compute_us);
+        EXPECT_DOUBLE_EQ(costs.tile.bitmap.compute_us, (1 + share) * plain.tile.bitmap.compute_us);
+        EXPECT_EQ(costs.tile.full.tile_us, plain.tile.full.tile_us);
+        EXPECT_EQ(costs.tile.item_us, plain.tile.item_us);
+      }
+      for (const ScoreSpec score : {ScoreSpec{.key_bias = true}, ScoreSpec{.sink = true}}) {
+        const CostModel costs = *cost_model(profile, shape, direction, {0, 0}, score);
+        EXPECT_EQ(costs.tile.full, plain.tile.full) << to_string(score);
+      }
     }
   }
 }
