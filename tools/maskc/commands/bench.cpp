@@ -155,6 +155,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   const PlacedGradients* const placed_gradients = gradients ? &*gradients : nullptr;
   AttentionOptions how;
   how.num_threads = num_threads;
+  problem.score.set_numbers(how);
   // The selection is known after a run. From then on it is treated like any other mask.
   std::optional<BlockMask> selected;
   AttentionTensors computed = tensors.on_host();
@@ -189,13 +190,13 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
         FDMA_TRY_VOID(tensors.fetch_results());
         Progress silent("checking", "rows", true);
         FDMA_TRY(subject->check, check_attention(*subject->mask, *subject->plans.forward,
-                                                 is_full ? tensors.on_host() : computed, 0, 0,
-                                                 kRowsChecked, num_threads, silent));
+                                                 is_full ? tensors.on_host() : computed, how,
+                                                 kRowsChecked, silent));
         if (!gradients) continue;
         FDMA_TRY_VOID(gradients->fetch_results());
         FDMA_TRY(subject->gradient_check,
-                 check_gradients(*subject->mask, subject->plan(), gradients->on_host(), 0, 0,
-                                 kRowsChecked, num_threads, silent));
+                 check_gradients(*subject->mask, subject->plan(), gradients->on_host(), how,
+                                 kRowsChecked, silent));
       }
     }
   }
@@ -213,6 +214,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     document["mask"] = mask_json(operand.name, operand.mask);
     document["seed"] = problem.seed;
     document["shape"] = shape_json(problem);
+    document["score"] = score_json(problem.score);
     document["cpu_target"] = cpu_target();
     document["device"] = device_json(masked.plan().backend);
     document["direction"] = to_string(masked.plan().direction);
@@ -291,6 +293,7 @@ const Command& bench_command() {
                             .help = "forward (the default), or backward: gradients.",
                             .choices = {"forward", "backward"}});
     made.options.push_back(deterministic_option());
+    for (const OptionSpec& option : score_options()) made.options.push_back(option);
     for (const OptionSpec& option : dynamic_mask_options()) made.options.push_back(option);
     made.options.push_back(backend_option());
     made.options.push_back(plan_device_option());

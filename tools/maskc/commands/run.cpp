@@ -82,7 +82,8 @@ Json to_json(const Finished& done) {
   document["seed"] = is_random ? Json(problem.seed) : Json(nullptr);
   document["shape"] = shape_json(problem);
   document["softmax_scale"] = done.scale;
-  document["softcap"] = problem.softcap != 0 ? Json(problem.softcap) : Json(nullptr);
+  document["softcap"] = problem.score.softcap != 0 ? Json(problem.score.softcap) : Json(nullptr);
+  document["score"] = score_json(problem.score);
   document["direction"] = to_string(done.plan.direction);
   document["plan"] = plan_json(done.plan);
   document["cpu_target"] = cpu_target();
@@ -122,8 +123,10 @@ std::string to_text(const Finished& done) {
     if (done.plan.is_backward()) {
       written += fmt::format(", dq {}, dk {}, dv {}", to_string(q_spec(problem)),
                              to_string(k_spec(problem)), to_string(v_spec(problem)));
-      if (problem.score.key_bias) {
-        written += ", dkey_bias " + to_string(key_bias_spec(problem));
+      for (std::size_t i = 0; i < kScoreTensors.size(); ++i) {
+        if (!problem.score.has_gradient(kScoreTensors[i])) continue;
+        written +=
+            fmt::format(", {} {}", kScoreTensors[i].gradient, to_string(problem.score.specs[i]));
       }
     }
     line("wrote", written);
@@ -139,7 +142,7 @@ Outcome<AttentionProblem> read_problem(const Arguments& arguments, const MaskSha
   }
   if (!file) return random_problem(arguments, mask);
   FDMA_TRY_VOID(check_no_random_options(arguments));
-  return file_problem(*file, layout_of(arguments), mask);
+  return file_problem(arguments, *file, mask);
 }
 
 Outcome<float> read_scale(const Arguments& arguments) {
@@ -154,21 +157,15 @@ Outcome<float> read_scale(const Arguments& arguments) {
   return scale;
 }
 
-Outcome<float> read_softcap(const Arguments& arguments) {
-  FDMA_TRY(const std::optional<double> given, arguments.number("softcap"));
-  if (!given) return 0.0f;
-  const auto cap = static_cast<float>(*given);
-  if (!(cap >= kLeastSoftcap && cap <= kMostSoftcap)) {
-    return usage_failure(fmt::format("--softcap: expected a number from {:g} to {:g}, got '{}'",
-                                     kLeastSoftcap, kMostSoftcap, *arguments.find("softcap")));
-  }
-  return cap;
-}
-
 // The output may replace only a file that run wrote earlier, unless --force is given.
 Status check_output(const std::string& output, bool force) {
-  static const std::set<std::string, std::less<>> kResults{"/out", "/lse", "/dq",
-                                                           "/dk",  "/dv",  "/dkey_bias"};
+  static const std::set<std::string, std::less<>> kResults = [] {
+    std::set<std::string, std::less<>> names{"/out", "/lse", "/dq", "/dk", "/dv"};
+    for (const ScoreTensor& tensor : kScoreTensors) {
+      if (tensor.gradient != nullptr) names.insert(std::string("/") + tensor.gradient);
+    }
+    return names;
+  }();
   return check_result_destination(
       output, "results of run",
       [](const std::string& dataset) { return kResults.contains(dataset); }, force);
@@ -182,14 +179,22 @@ Status write_result(const std::string& path, const AttentionProblem& problem,
                                            {"softmax_scale", static_cast<double>(scale)},
                                            {"backend", std::string(to_string(backend))},
                                            {"layout", std::string(to_string(problem.layout))}};
-  if (problem.softcap != 0) fields.push_back({"softcap", static_cast<double>(problem.softcap)});
+  const ProblemScore& score = problem.score;
+  if (score.softcap != 0) fields.push_back({"softcap", static_cast<double>(score.softcap)});
+  if (score.parts.relative_table) fields.push_back({"relative_left", score.relative_left});
+  if (score.dropout.rate > 0) {
+    fields.push_back({"dropout", score.dropout.rate});
+    fields.push_back({"dropout_seed", static_cast<std::int64_t>(score.dropout.seed)});
+    fields.push_back({"dropout_offset", static_cast<std::int64_t>(score.dropout.offset)});
+  }
   std::vector<NamedTensor> tensors = {{"out", memory.out.view()}, {"lse", memory.lse.view()}};
   if (gradients != nullptr) {
     tensors.insert(
         tensors.end(),
         {{"dq", gradients->dq.view()}, {"dk", gradients->dk.view()}, {"dv", gradients->dv.view()}});
-    if (problem.score.key_bias) {
-      tensors.push_back({"dkey_bias", gradients->dkey_bias.view()});
+    for (std::size_t i = 0; i < kScoreTensors.size(); ++i) {
+      if (!score.has_gradient(kScoreTensors[i])) continue;
+      tensors.push_back({kScoreTensors[i].gradient, gradients->score[i].view()});
     }
   }
   FDMA_TRY_VOID(write_tensors(path, tensors, fields));
@@ -207,7 +212,6 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
         "--output and --check");
   }
   FDMA_TRY(const float given_scale, read_scale(arguments));
-  FDMA_TRY(const float softcap, read_softcap(arguments));
   FDMA_TRY(const PlanChoice choice, plan_choice(arguments));
   FDMA_TRY(const BackwardChoice backward,
            backward_choice(arguments, "--backward", arguments.has("backward")));
@@ -221,8 +225,6 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   const BlockMask& mask = operand.mask;
 
   FDMA_TRY(AttentionProblem problem, read_problem(arguments, mask.shape));
-  problem.softcap = softcap;
-  problem.score.softcap = softcap != 0;
   if (const auto dtype = arguments.find("out-dtype")) {
     FDMA_TRY(problem.shape.out_dtype, parse_attention_dtype(*dtype));
   }
@@ -262,7 +264,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   }
   AttentionOptions how;
   how.softmax_scale = given_scale;
-  how.softcap = softcap;
+  problem.score.set_numbers(how);
   how.num_threads = static_cast<int>(threads);
   double seconds = 0;
   std::optional<BlockMask> selected;
@@ -289,12 +291,10 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
       given_scale != 0 ? given_scale : 1.0f / std::sqrt(static_cast<float>(problem.shape.head_dim));
   if (arguments.has("check")) {
     Progress progress("checking", "rows", session.quiet);
-    FDMA_TRY(done.check, check_attention(applied, *plans.forward, computed, given_scale, softcap, 0,
-                                         static_cast<int>(threads), progress));
+    FDMA_TRY(done.check, check_attention(applied, *plans.forward, computed, how, 0, progress));
     if (gradients) {
       FDMA_TRY(done.gradient_check,
-               check_gradients(mask, plan, gradients->on_host(), given_scale, softcap, 0,
-                               static_cast<int>(threads), progress));
+               check_gradients(mask, plan, gradients->on_host(), how, 0, progress));
     }
   }
   const bool is_right = done.is_right();
@@ -331,17 +331,26 @@ const Command& run_command() {
         .min_operands = 1,
         .max_operands = 1,
         .description =
-            "Computes out = softmax(scale q k^T + key_bias, masked) v and lse, the logarithm of "
+            "Computes out = softmax(scale q k^T, masked) v and lse, the logarithm of "
             "the sum of exponentials, with float32 sums, visiting only tiles that the mask "
             "allows.\n"
             "\n"
             "--tensors names an HDF5 file (or FILE.h5:/GROUP) with datasets q [batch, q_len, "
             "heads, head_dim], k [batch, kv_len, heads_kv, head_dim], v [batch, kv_len, heads_kv, "
-            "head_dim_v] and perhaps key_bias [batch, heads_kv, kv_len] (float32), each of "
+            "head_dim_v], each of "
             "little-endian float32, float16 or bfloat16 (uint16 with attribute dtype = "
             "\"bfloat16\"). Lengths are those of the mask; where they differ by batch element, the "
             "tensors are as long as the longest, and what lies behind an element's own length is "
             "not read.\n"
+            "\n"
+            "Logits get what the file has beside q: key_bias [batch, heads_kv, kv_len] (float32); "
+            "bias [batch or 1, heads or heads_kv or 1, q_len or 1, kv_len] (float32 or of q's "
+            "type); alibi_slopes [heads] or [batch, heads] (float32), which subtract slope * "
+            "abs(pos - k) with pos = q + kv_len - q_len; relative [heads or 1, n] (float32), whose "
+            "element N (--relative-left) is added for k = pos, the others for k - pos, its first "
+            "and last ones beyond it; sinks [heads] or [batch, heads, q_len] (float32 or of q's "
+            "type), logits without a key that lse leaves out. --softcap comes before all of them, "
+            "--dropout after the softmax.\n"
             "\n"
             "--output receives out and lse [batch, heads, q_len] (float32). Rows without keys, and "
             "rows behind an element's length, have out 0 and lse -inf. NaN spreads as in dense "
@@ -353,23 +362,24 @@ const Command& run_command() {
             "head_dim_v] (or [heads_kv, head_dim_v]) and a_coef [heads_kv] beside it, or "
             "--scores.\n"
             "\n"
-            "--backward computes the gradients of q, k, v and key_bias as well, given that of out: "
+            "--backward computes the gradients of q, k, v, key_bias, bias, relative and sinks as "
+            "well, given that of out: "
             "dataset dout, of out's extents and type, beside q, or random with random tensors; "
             "that of lse counts as 0. The time is then that of the backward call, and --output "
-            "receives dq, dk, dv and dkey_bias too.\n"
+            "receives dq, dk, dv, dkey_bias, dbias, drelative and dsinks too.\n"
             "\n"
             "--check computes rows again by definition in float64, all of them if that is quick, "
             "else a sample with the edges of tiles in it. The largest error may be twice that of "
             "an explicit matmul, softmax, matmul in the same types, plus 1e-5 of the largest "
-            "value. Gradients are compared in the same way with theirs. Otherwise the exit status "
-            "is "
+            "value. Gradients are compared in the same way with theirs; dbias, drelative and dsinks "
+            "only where everything is. Otherwise the exit status is "
             "1 and nothing is written.\n"
             "\n"
             "On a GPU (--backend) the time is that of the kernel, without copies; --dump plan "
             "shows plans for sm90 on any machine.",
         .options = {{.name = "tensors",
                      .value = "FILE",
-                     .help = "Where q, k, v and perhaps key_bias are: FILE.h5 or FILE.h5:/GROUP.",
+                     .help = "Where q, k, v and what the score has are: FILE.h5 or FILE.h5:/GROUP.",
                      .takes_file = true},
                     {.name = "layout",
                      .value = "LAYOUT",
@@ -414,10 +424,7 @@ const Command& run_command() {
     made.options.push_back({.name = "softmax-scale",
                             .value = "X",
                             .help = "Multiplies q k^T (default 1 / sqrt(head_dim))."});
-    made.options.push_back({.name = "softcap",
-                            .value = "X",
-                            .help = "Caps scaled products x: they become X * tanh(x / X), before "
-                                    "key_bias is added (default: no cap)."});
+    for (const OptionSpec& option : score_options()) made.options.push_back(option);
     for (const OptionSpec& option : dynamic_mask_options()) made.options.push_back(option);
     made.options.push_back(backend_option());
     made.options.push_back(plan_device_option());

@@ -13,6 +13,7 @@
 #include "run/checked_rows.hpp"
 #include "run/element_values.hpp"
 #include "run/parallel_rows.hpp"
+#include "run/score_definition.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -31,13 +32,12 @@ struct Worker {
 
 class Checker {
  public:
-  Checker(const AttentionShape& shape, const AttentionTensors& tensors, float softmax_scale,
-          float softcap)
-      : shape_(shape), tensors_(tensors), softcap_(softcap) {
-    // The scale as attention_forward uses it, rounded to float.
-    scale_ =
-        softmax_scale != 0 ? softmax_scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-  }
+  Checker(const AttentionShape& shape, const AttentionTensors& tensors,
+          const AttentionOptions& options)
+      : shape_(shape),
+        tensors_(tensors),
+        scale_(scale_of(options.softmax_scale, shape)),
+        score_(shape, tensors, options) {}
 
   Worker make_worker() const {
     const auto keys = static_cast<std::size_t>(shape_.max_kv_len());
@@ -63,7 +63,7 @@ class Checker {
              worker.got.data());
     const auto got_lse =
         static_cast<double>(element_at(tensors_.lse.view(), row.batch, row.head, row.row));
-    const std::size_t count = logits(row.batch, head_kv, worker);
+    const std::size_t count = logits(row, head_kv, worker);
     if (count == 0) {
       for (const float got : worker.got) {
         worker.out.take(0, 0, static_cast<double>(got), row, true);
@@ -73,11 +73,7 @@ class Checker {
     }
     const double lse64 = softmax(worker.logits64.data(), count);
     const float lse32 = softmax(worker.logits32.data(), count);
-    if (is_16bit(shape_.v_dtype)) {
-      for (std::size_t i = 0; i < count; ++i) {
-        worker.logits32[i] = rounded_to(shape_.v_dtype, worker.logits32[i]);
-      }
-    }
+    finish_weights(row, lse64, lse32, worker);
     weighted_values(row.batch, head_kv, worker);
     for (std::size_t d = 0; d < worker.got.size(); ++d) {
       // A row whose every logit is -inf has no softmax; it counts as a row without keys.
@@ -90,29 +86,38 @@ class Checker {
   }
 
  private:
-  static bool is_16bit(DType dtype) { return dtype != DType::float32; }
-
-  // Scaled logits of the visible keys in both precisions; returns how many there are.
-  std::size_t logits(std::int64_t b, std::int64_t head_kv, Worker& worker) const {
+  // Logits of the visible keys in both precisions; returns how many there are.
+  std::size_t logits(const TensorRow& row, std::int64_t head_kv, Worker& worker) const {
     std::size_t count = 0;
-    const TensorView& bias = tensors_.key_bias;
     for (const Interval& interval : worker.intervals) {
       for (std::int64_t key = interval.begin; key < interval.end; ++key, ++count) {
-        load_row(tensors_.kv.k, b, key, head_kv, shape_.head_dim, worker.kv.data());
-        const float added = bias.data == nullptr ? 0.0f : element_at(bias, b, head_kv, key);
-        worker.logits64[count] =
-            capped(static_cast<double>(scale_) *
-                       dot64(worker.q.data(), worker.kv.data(), shape_.head_dim),
-                   static_cast<double>(softcap_)) +
-            static_cast<double>(added);
+        load_row(tensors_.kv.k, row.batch, key, head_kv, shape_.head_dim, worker.kv.data());
+        const Pair pair{row.batch, row.head, row.row, key};
+        worker.logits64[count] = score_.logit(
+            static_cast<double>(scale_) * dot64(worker.q.data(), worker.kv.data(), shape_.head_dim),
+            pair);
         const float exact =
-            capped(scale_ * dot32(worker.q.data(), worker.kv.data(), shape_.head_dim), softcap_) +
-            added;
+            score_.logit(scale_ * dot32(worker.q.data(), worker.kv.data(), shape_.head_dim), pair);
         const float rounded = rounded_to(shape_.q_dtype, exact);
         worker.logits32[count] = std::isinf(rounded) ? exact : rounded;
       }
     }
     return count;
+  }
+
+  // Weights of the row after the sink and dropout, from those after the softmax.
+  void finish_weights(const TensorRow& row, double lse64, float lse32, Worker& worker) const {
+    const double share64 = score_.share_of_keys(lse64, row.batch, row.head, row.row);
+    const float share32 = score_.share_of_keys(lse32, row.batch, row.head, row.row);
+    std::size_t i = 0;
+    for (const Interval& interval : worker.intervals) {
+      for (std::int64_t key = interval.begin; key < interval.end; ++key, ++i) {
+        const Pair pair{row.batch, row.head, row.row, key};
+        worker.logits64[i] *= share64 * score_.kept<double>(pair);
+        worker.logits32[i] =
+            rounded_to(shape_.v_dtype, worker.logits32[i] * share32 * score_.kept<float>(pair));
+      }
+    }
   }
 
   void weighted_values(std::int64_t b, std::int64_t head_kv, Worker& worker) const {
@@ -134,8 +139,8 @@ class Checker {
 
   const AttentionShape& shape_;
   const AttentionTensors& tensors_;
-  float scale_ = 1;
-  float softcap_;  // 0: none
+  float scale_;
+  ScoreDefinition score_;
 };
 
 // The number of rows whose comparison stays within the limit; all rows if their visible pairs do.
@@ -154,8 +159,8 @@ std::int64_t affordable_rows(const BlockMask& mask, const AttentionShape& shape,
 }  // namespace
 
 Outcome<AttentionCheck> check_attention(const BlockMask& mask, const AttentionPlan& plan,
-                                        const AttentionTensors& tensors, float softmax_scale,
-                                        float softcap, std::int64_t max_rows, int num_threads,
+                                        const AttentionTensors& tensors,
+                                        const AttentionOptions& options, std::int64_t max_rows,
                                         Progress& progress) {
   const AttentionShape& shape = plan.shape;
   const RowSpace space{shape.batch, shape.heads_q, plan.tile.block_q,
@@ -167,8 +172,8 @@ Outcome<AttentionCheck> check_attention(const BlockMask& mask, const AttentionPl
   check.num_rows = static_cast<std::int64_t>(rows.size());
   GroupsOfRows groups(mask);
   for (const TensorRow& row : rows) groups.make(row.batch, row.head);
-  const Checker checker(shape, tensors, softmax_scale, softcap);
-  const int num_workers = thread_count(num_threads);
+  const Checker checker(shape, tensors, options);
+  const int num_workers = thread_count(options.num_threads);
   std::vector<Worker> workers;
   for (int i = 0; i < num_workers; ++i) workers.push_back(checker.make_worker());
   FDMA_TRY_VOID(check_each(check.num_rows, num_workers, progress, [&](std::int64_t i, int worker) {

@@ -3,7 +3,8 @@
 // Method. The visible keys of a row come from the row intervals of the mask, not from the plan. The
 // result of the row is computed twice by definition. The reference is computed in float64. The
 // yardstick is an explicit matmul, softmax, matmul in the tensors' own types with fp32 accumulators:
-// logits are rounded to the type of q and probabilities to the type of v. For out and for lse, the
+// logits, with everything that the score adds, are rounded to the type of q, and weights, after the
+// sink and dropout, to the type of v. For out and for lse, the
 // largest error against the reference may be at most twice the largest error of the yardstick, plus
 // 1e-5 of the largest reference value. Rows without keys must be exactly 0 and -inf. NaN must be where
 // the reference has NaN and nowhere else.
@@ -35,11 +36,11 @@ struct AttentionCheck {
   bool is_right() const { return out.is_right() && lse.is_right(); }
 };
 
-/// `max_rows` bounds the rows compared; 0 means the limit described above. `softmax_scale` and `softcap` are as in
-/// AttentionOptions. Failure: unsupported (memory).
+/// `options` are those of the call. `max_rows` bounds the rows compared; 0 means the limit described
+/// above. Failure: unsupported (memory).
 Outcome<AttentionCheck> check_attention(const BlockMask& mask, const AttentionPlan& plan,
-                                        const AttentionTensors& tensors, float softmax_scale,
-                                        float softcap, std::int64_t max_rows, int num_threads,
+                                        const AttentionTensors& tensors,
+                                        const AttentionOptions& options, std::int64_t max_rows,
                                         Progress& progress);
 
 /// "  check  4,096 of 65,536 rows: max abs error out 1.2e-07 (bound ..), lse .."

@@ -139,9 +139,6 @@ TensorSpec v_spec(const AttentionProblem& p) {
   return four(p.shape.v_dtype, p.layout, p.shape.batch, p.shape.max_kv_len(), p.shape.heads_kv,
               p.shape.head_dim_v);
 }
-TensorSpec key_bias_spec(const AttentionProblem& p) {
-  return three(p.shape.batch, p.shape.heads_kv, p.shape.max_kv_len());
-}
 TensorSpec out_spec(const AttentionProblem& p) {
   return four(p.shape.out_dtype, p.layout, p.shape.batch, p.shape.max_q_len(), p.shape.heads_q,
               p.shape.head_dim_v);
@@ -155,7 +152,9 @@ AttentionTensors AttentionMemory::tensors(const AttentionProblem& problem) {
   all.q = in_call_order(q.view(), problem.layout);
   all.kv.k = in_call_order(k.view(), problem.layout);
   all.kv.v = in_call_order(v.view(), problem.layout);
-  if (problem.score.key_bias) all.key_bias = key_bias.view();
+  for (std::size_t i = 0; i < kScoreTensors.size(); ++i) {
+    if (problem.score.has(kScoreTensors[i])) all.*kScoreTensors[i].view = score[i].view();
+  }
   all.out = in_call_order(out.mutable_view(), problem.layout);
   all.lse = lse.mutable_view();
   return all;
@@ -283,11 +282,11 @@ Outcome<std::shared_ptr<const AttentionPlan>> make_chosen_plan(const BlockMask& 
                                                                const PlanChoice& choice) {
   PlanOptions options = choice.options;
   FDMA_TRY_VOID(check_device(options));
-  Result<AttentionPlan> plan = make_plan(mask, problem.shape, problem.score, options);
+  Result<AttentionPlan> plan = make_plan(mask, problem.shape, problem.score.parts, options);
   if (!plan && choice.is_auto && plan.error().code == ErrorCode::unsupported) {
     options.backend = Backend::cpu;
     FDMA_TRY_VOID(check_device(options));
-    plan = make_plan(mask, problem.shape, problem.score, options);
+    plan = make_plan(mask, problem.shape, problem.score.parts, options);
   }
   if (!plan) return std::move(plan).error();
   return std::make_shared<const AttentionPlan>(*std::move(plan));
@@ -324,13 +323,14 @@ Outcome<AttentionProblem> random_problem(const Arguments& arguments, const MaskS
   shape.head_dim_v = static_cast<std::int32_t>(head_dim_v);
   FDMA_TRY(const DType dtype, parse_attention_dtype(arguments.find("dtype").value_or("float32")));
   shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = dtype;
+  FDMA_TRY(problem.score, read_score(arguments, shape, {}, {}));
   return problem;
 }
 
-Outcome<AttentionProblem> file_problem(const std::string& address, TensorLayout layout,
+Outcome<AttentionProblem> file_problem(const Arguments& arguments, const std::string& address,
                                        const MaskShape& mask) {
   AttentionProblem problem;
-  problem.layout = layout;
+  const TensorLayout layout = problem.layout = layout_of(arguments);
   const MaskAddress parsed = parse_address(address);
   if (parsed.file.empty() || parsed.file == "-") {
     return usage_failure(
@@ -379,17 +379,7 @@ Outcome<AttentionProblem> file_problem(const std::string& address, TensorLayout 
   shape.k_dtype = k.spec.dtype;
   shape.v_dtype = v.spec.dtype;
   shape.out_dtype = q.spec.dtype;
-
-  FDMA_TRY(const bool has_bias, has_object_in_file(problem.file, problem.group + "key_bias"));
-  if (has_bias) {
-    problem.score.key_bias = true;
-    FDMA_TRY(const TensorSpec bias, describe_tensor_file(problem.file, problem.group + "key_bias"));
-    if (!(bias == key_bias_spec(problem))) {
-      return usage_failure(fmt::format(
-          "{}:{}key_bias: expected {}, that is [batch, heads of k, len of k], got {}", problem.file,
-          problem.group, to_string(key_bias_spec(problem)), to_string(bias)));
-    }
-  }
+  FDMA_TRY(problem.score, read_score(arguments, shape, problem.file, problem.group));
   return problem;
 }
 
@@ -422,9 +412,16 @@ Status check_memory(std::string_view what, const std::vector<TensorSpec>& specs)
 }
 
 Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_threads) {
-  FDMA_TRY_VOID(check_memory(
-      "q, k, v, out and lse",
-      {q_spec(problem), k_spec(problem), v_spec(problem), out_spec(problem), lse_spec(problem)}));
+  const ProblemScore& score = problem.score;
+  std::string what = "q, k, v, out and lse";
+  std::vector<TensorSpec> specs{q_spec(problem), k_spec(problem), v_spec(problem),
+                                out_spec(problem), lse_spec(problem)};
+  for (std::size_t i = 0; i < kScoreTensors.size(); ++i) {
+    if (!score.has(kScoreTensors[i])) continue;
+    what += fmt::format(" and {}", kScoreTensors[i].name);
+    specs.push_back(score.specs[i]);
+  }
+  FDMA_TRY_VOID(check_memory(what, specs));
   AttentionMemory memory;
   const auto fill = [&](OwnedTensor& tensor, const char* name, const TensorSpec& spec,
                         std::uint64_t which) -> Status {
@@ -442,8 +439,13 @@ Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_th
   FDMA_TRY_VOID(fill(memory.q, "q", q_spec(problem), 0));
   FDMA_TRY_VOID(fill(memory.k, "k", k_spec(problem), 1));
   FDMA_TRY_VOID(fill(memory.v, "v", v_spec(problem), 2));
-  if (problem.score.key_bias) {
-    FDMA_TRY_VOID(fill(memory.key_bias, "key_bias", key_bias_spec(problem), 3));
+  for (std::size_t i = 0; i < kScoreTensors.size(); ++i) {
+    const ScoreTensor& tensor = kScoreTensors[i];
+    if (!score.has(tensor)) continue;
+    FDMA_TRY_VOID(fill(memory.score[i], tensor.name, score.specs[i], tensor.which));
+    if (tensor.part != &ScoreSpec::alibi || !problem.file.empty()) continue;
+    const std::vector<float> slopes = alibi_slopes(problem.shape.heads_q);
+    std::ranges::copy(slopes, static_cast<float*>(memory.score[i].data()));
   }
   auto* lse = static_cast<float*>(memory.lse.data());
   std::fill(lse, lse + memory.lse.spec().num_elements(), -std::numeric_limits<float>::infinity());

@@ -12,6 +12,7 @@
 #include "fdma/io/tensor_dataset.hpp"
 #include "fdma/kernels/attention.hpp"
 #include "inputs/mask_operand.hpp"
+#include "run/score_input.hpp"
 
 namespace fdma::maskc {
 
@@ -23,11 +24,10 @@ TensorLayout layout_of(const Arguments& arguments);
 /// The problem that a call computes, known before any element is in memory.
 struct AttentionProblem {
   AttentionShape shape;
-  ScoreSpec score;
-  float softcap = 0;  ///< 0: none, else the score has one
+  ProblemScore score;
   TensorLayout layout = TensorLayout::bshd;
   std::string file;   ///< empty for random tensors
-  std::string group;  ///< "/" or "/layer/": the group in the file that holds q, k, v and key_bias
+  std::string group;  ///< "/" or "/layer/": the group in the file that holds q, k, v and the score
   std::int64_t seed = 0;
 
   /// "qkv.h5", "qkv.h5:/layer", "random tensors (seed 0)"
@@ -37,7 +37,8 @@ struct AttentionProblem {
 /// The tensors in the order of dimensions of the file. tensors() gives views in the order of
 /// attention_forward.
 struct AttentionMemory {
-  OwnedTensor q, k, v, key_bias, out, lse;
+  OwnedTensor q, k, v, out, lse;
+  OfScoreTensors<OwnedTensor> score;
   /// The views borrow. The call writes out and lse.
   AttentionTensors tensors(const AttentionProblem& problem);
 };
@@ -72,12 +73,12 @@ Outcome<std::shared_ptr<const AttentionPlan>> make_chosen_plan(const BlockMask& 
                                                                const AttentionProblem& problem,
                                                                const PlanChoice& choice);
 
-/// Failures: usage.
+/// The problem of random tensors, with the score of score_options(). Failures: usage.
 Outcome<AttentionProblem> random_problem(const Arguments& arguments, const MaskShape& mask);
-/// Reads the extents of q, k, v and key_bias (if the file has it) at `address`, FILE.h5 or
-/// FILE.h5:/GROUP; reads no element. Failures: file; usage for extents that contradict each other
-/// or the mask.
-Outcome<AttentionProblem> file_problem(const std::string& address, TensorLayout layout,
+/// Reads the extents of q, k, v and the tensors of the score that the file has at `address`, FILE.h5
+/// or FILE.h5:/GROUP; reads no element. Failures: file; usage for extents that contradict each other
+/// or the mask, and for score_options().
+Outcome<AttentionProblem> file_problem(const Arguments& arguments, const std::string& address,
                                        const MaskShape& mask);
 
 /// Draws random elements, approximately normal. `which` tells apart the tensors of one seed.
@@ -94,7 +95,6 @@ Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_th
 TensorSpec q_spec(const AttentionProblem& problem);
 TensorSpec k_spec(const AttentionProblem& problem);
 TensorSpec v_spec(const AttentionProblem& problem);
-TensorSpec key_bias_spec(const AttentionProblem& problem);
 TensorSpec out_spec(const AttentionProblem& problem);
 TensorSpec lse_spec(const AttentionProblem& problem);
 

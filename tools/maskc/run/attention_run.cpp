@@ -115,8 +115,9 @@ Outcome<PlacedTensors> PlacedTensors::make(Backend backend, const AttentionProbl
   FDMA_TRY_VOID(copy(memory.q, tensors.q));
   FDMA_TRY_VOID(copy(memory.k, tensors.kv.k));
   FDMA_TRY_VOID(copy(memory.v, tensors.kv.v));
-  if (problem.score.key_bias) {
-    FDMA_TRY_VOID(copy(memory.key_bias, tensors.key_bias));
+  for (std::size_t i = 0; i < kScoreTensors.size(); ++i) {
+    if (!problem.score.has(kScoreTensors[i])) continue;
+    FDMA_TRY_VOID(copy(memory.score[i], tensors.*kScoreTensors[i].view));
   }
   return placed;
 }
@@ -198,8 +199,7 @@ std::string shape_text(const AttentionProblem& problem) {
   const AttentionShape& shape = problem.shape;
   std::string text = fmt::format("q {}, k {}, v {}", to_string(q_spec(problem)),
                                  to_string(k_spec(problem)), to_string(v_spec(problem)));
-  if (problem.score.key_bias) text += ", key_bias";
-  if (problem.softcap != 0) text += fmt::format(", softcap {}", problem.softcap);
+  text += score_text(problem.score);
   if (shape.out_dtype != shape.q_dtype) text += fmt::format(", out {}", to_string(shape.out_dtype));
   return text;
 }
@@ -233,7 +233,7 @@ Json shape_json(const AttentionProblem& problem) {
           {"k_dtype", to_string(shape.k_dtype)},
           {"v_dtype", to_string(shape.v_dtype)},
           {"out_dtype", to_string(shape.out_dtype)},
-          {"key_bias", problem.score.key_bias},
+          {"key_bias", problem.score.parts.key_bias},
           {"layout", to_string(problem.layout)}};
 }
 

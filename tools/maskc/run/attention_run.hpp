@@ -70,7 +70,7 @@ std::int64_t live_tiles(const PlanCounts& counts);
 
 /// "cpu (AVX2)", "sm90 (NVIDIA H200)"
 std::string backend_text(Backend backend);
-/// "q float16 [1, 8192, 8, 64], k float16 [..], v float16 [..], key_bias"
+/// "q float16 [1, 8192, 8, 64], k float16 [..], v float16 [..], key_bias", with score_text
 std::string shape_text(const AttentionProblem& problem);
 /// "5,016 full, 800 bitmap, 344 row tiles of 128 x 128 in 512 work tiles"
 std::string plan_text(const AttentionPlan& plan);

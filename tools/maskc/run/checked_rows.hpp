@@ -72,6 +72,11 @@ T softmax(T* logits, std::size_t count);
 extern template float softmax(float*, std::size_t);
 extern template double softmax(double*, std::size_t);
 
+/// The scale as calls use it, rounded to float; 0 stands for 1 / sqrt(head_dim).
+inline float scale_of(float softmax_scale, const AttentionShape& shape) {
+  return softmax_scale != 0 ? softmax_scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+}
+
 /// A scaled product under a softcap (0: none), and its derivative.
 template <class T>
 T capped(T product, T cap) {

@@ -119,12 +119,22 @@ Outcome<DynamicMaskCall> DynamicMaskCall::make(const SelectionChoice& choice,
                                                const BlockMask& among,
                                                const AttentionProblem& problem,
                                                const PlanChoice& plans, int num_threads) {
-  if (problem.score.softcap) {
+  const ScoreSpec& parts = problem.score.parts;
+  if (parts.softcap) {
     return usage_failure("--softcap: not together with --keep-window, whose logits have no cap");
   }
-  if (problem.score.key_bias) {
+  if (parts.dropout) {
+    return usage_failure("--dropout: not together with --keep-window, which drops nothing");
+  }
+  if (parts.key_bias) {
     return usage_failure(
         "--keep-window: the tensors have a key_bias, whose place the scores take; leave it out");
+  }
+  for (const ScoreTensor& tensor : kScoreTensors) {
+    if (!problem.score.has(tensor)) continue;
+    return usage_failure(fmt::format(
+        "--keep-window: adds only its scores to the logits, but the tensors have {}; leave it out",
+        tensor.name));
   }
   DynamicMaskSpec spec;
   spec.shape = problem.shape;

@@ -34,14 +34,23 @@ MutableTensorView like(const TensorView& input, OwnedTensor& gradient) {
 }  // namespace
 
 Outcome<GradientMemory> GradientMemory::fill(const AttentionProblem& problem, int num_threads) {
-  FDMA_TRY_VOID(check_memory("dout, dq, dk and dv", {out_spec(problem), q_spec(problem),
-                                                     k_spec(problem), v_spec(problem)}));
+  const ProblemScore& score = problem.score;
+  std::string what = "dout, dq, dk and dv";
+  std::vector<TensorSpec> specs{out_spec(problem), q_spec(problem), k_spec(problem),
+                                v_spec(problem)};
+  for (std::size_t i = 0; i < kScoreTensors.size(); ++i) {
+    if (!score.has_gradient(kScoreTensors[i])) continue;
+    what += fmt::format(" and {}", kScoreTensors[i].gradient);
+    specs.push_back(score.specs[i]);
+  }
+  FDMA_TRY_VOID(check_memory(what, specs));
   GradientMemory memory;
   FDMA_TRY(memory.dq, OwnedTensor::zeros(q_spec(problem)));
   FDMA_TRY(memory.dk, OwnedTensor::zeros(k_spec(problem)));
   FDMA_TRY(memory.dv, OwnedTensor::zeros(v_spec(problem)));
-  if (problem.score.key_bias) {
-    FDMA_TRY(memory.dkey_bias, OwnedTensor::zeros(key_bias_spec(problem)));
+  for (std::size_t i = 0; i < kScoreTensors.size(); ++i) {
+    if (!score.has_gradient(kScoreTensors[i])) continue;
+    FDMA_TRY(memory.score[i], OwnedTensor::zeros(score.specs[i]));
   }
   if (problem.file.empty()) {
     FDMA_TRY(memory.dout, OwnedTensor::zeros(out_spec(problem)));
@@ -63,14 +72,18 @@ BackwardTensors GradientMemory::tensors(const AttentionProblem& problem,
   BackwardTensors all;
   all.q = forward.q;
   all.kv = forward.kv;
-  all.key_bias = forward.key_bias;
   all.out = forward.out.view();
   all.lse = forward.lse.view();
   all.dout = in_call_order(forward, dout);
   all.dq = like(forward.q, dq);
   all.dk = like(forward.kv.k, dk);
   all.dv = like(forward.kv.v, dv);
-  if (problem.score.key_bias) all.dkey_bias = like(forward.key_bias, dkey_bias);
+  for (std::size_t i = 0; i < kScoreTensors.size(); ++i) {
+    const ScoreTensor& tensor = kScoreTensors[i];
+    all.*tensor.backward_view = forward.*tensor.view;
+    if (!problem.score.has_gradient(tensor)) continue;
+    all.*tensor.gradient_view = like(forward.*tensor.view, score[i]);
+  }
   return all;
 }
 
@@ -78,34 +91,34 @@ Outcome<PlacedGradients> PlacedGradients::make(const PlacedTensors& forward,
                                                const AttentionProblem& problem,
                                                GradientMemory& memory) {
   PlacedGradients placed;
-  placed.memory_ = &memory;
   placed.on_host_ = memory.tensors(problem, forward.on_host());
   placed.in_place_ = memory.tensors(problem, forward.in_place());
   if (forward.is_on_host()) return placed;
-  // The copies are in the order of fetch_results. Gradients are copied too, so that values that a
-  // kernel does not write come back unchanged.
+  // Gradients are copied too, so that values that a kernel does not write come back unchanged.
   BackwardTensors& tensors = placed.in_place_;
   const auto copy = [&](OwnedTensor& tensor, auto& view) -> Status {
     FDMA_TRY(DeviceMemory bytes, copied_to_gpu(tensor, view));
     placed.copies_.push_back(std::move(bytes));
     return Nothing{};
   };
-  FDMA_TRY_VOID(copy(memory.dq, tensors.dq));
-  FDMA_TRY_VOID(copy(memory.dk, tensors.dk));
-  FDMA_TRY_VOID(copy(memory.dv, tensors.dv));
-  if (tensors.dkey_bias.data != nullptr) {
-    FDMA_TRY_VOID(copy(memory.dkey_bias, tensors.dkey_bias));
+  const auto copy_result = [&](OwnedTensor& tensor, MutableTensorView& view) -> Status {
+    placed.results_.push_back(&tensor);
+    return copy(tensor, view);
+  };
+  FDMA_TRY_VOID(copy_result(memory.dq, tensors.dq));
+  FDMA_TRY_VOID(copy_result(memory.dk, tensors.dk));
+  FDMA_TRY_VOID(copy_result(memory.dv, tensors.dv));
+  for (std::size_t i = 0; i < kScoreTensors.size(); ++i) {
+    if (!problem.score.has_gradient(kScoreTensors[i])) continue;
+    FDMA_TRY_VOID(copy_result(memory.score[i], tensors.*kScoreTensors[i].gradient_view));
   }
   FDMA_TRY_VOID(copy(memory.dout, tensors.dout));
   return placed;
 }
 
 Status PlacedGradients::fetch_results() const {
-  if (copies_.empty()) return Nothing{};
-  OwnedTensor* const results[] = {&memory_->dq, &memory_->dk, &memory_->dv, &memory_->dkey_bias};
-  const std::size_t count = on_host_.dkey_bias.data == nullptr ? 3 : 4;
-  for (std::size_t i = 0; i < count; ++i) {
-    FDMA_TRY_VOID(copy_to_host(results[i]->data(), copies_[i].data(), copies_[i].size_bytes()));
+  for (std::size_t i = 0; i < results_.size(); ++i) {
+    FDMA_TRY_VOID(copy_to_host(results_[i]->data(), copies_[i].data(), copies_[i].size_bytes()));
   }
   return Nothing{};
 }
@@ -166,6 +179,8 @@ Outcome<double> PlacedCalls::run(const PlacedTensors& tensors, const PlacedGradi
   BackwardOptions how;
   how.softmax_scale = options.softmax_scale;
   how.softcap = options.softcap;
+  how.relative_left = options.relative_left;
+  how.dropout = options.dropout;
   how.num_threads = options.num_threads;
   how.deterministic = is_deterministic_;
   return backward_->run(gradients->in_place(), how, quiet);

@@ -14,9 +14,10 @@ namespace fdma::maskc {
 
 /// The tensors that a backward call has besides those of the forward call, in the order of
 /// dimensions of the file. dout is the gradient of out. The others are the gradients of q, k, v and
-/// key_bias (float32, if there is a key_bias); they are 0 until they are computed.
+/// of the score's tensors; they are 0 until they are computed.
 struct GradientMemory {
-  OwnedTensor dout, dq, dk, dv, dkey_bias;
+  OwnedTensor dout, dq, dk, dv;
+  OfScoreTensors<OwnedTensor> score;
 
   /// dout is read from the problem's file (dataset dout) or drawn. Failures: file, unsupported
   /// (memory).
@@ -40,8 +41,8 @@ class PlacedGradients {
 
  private:
   BackwardTensors on_host_, in_place_;
-  GradientMemory* memory_ = nullptr;
-  std::vector<DeviceMemory> copies_;
+  std::vector<OwnedTensor*> results_;
+  std::vector<DeviceMemory> copies_;  ///< of results_ and then of dout
 };
 
 /// Whether gradients are computed, and how.
