@@ -6,7 +6,8 @@
 //      that spin do not count).
 //   2. Fit the costs, in which the work of a plan (work_tile_counts.hpp) is linear.
 //   3. Measure launch and memory: a call of one work tile with one key, and a copy that fits no
-//   cache; for backward also calls of full tiles with the corrected delta beside calls without.
+//   cache; and calls of full tiles beside calls that also have one part of a score, or backward the
+//   corrected delta.
 #include "calibrate/cpu.hpp"
 
 #include <fmt/format.h>
@@ -26,6 +27,7 @@
 #include "calibrate/fit.hpp"
 #include "calibrate/inputs.hpp"
 #include "calibrate/masks.hpp"
+#include "calibrate/score_parts.hpp"
 #include "estimate/work_tile_counts.hpp"
 #include "fdma/base/parallel.hpp"
 #include "fdma/kernels/attention.hpp"
@@ -41,9 +43,10 @@ constexpr int kMinRounds = 3;
 constexpr double kSecondsEach = 2;
 constexpr double kQuickSecondsEach = 0.8;
 constexpr std::size_t kQuickTiles = 2;
-/// The share of the measuring time of a tile shape that calls with the corrected delta get.
-constexpr double kCorrectionTime = 0.25;
-constexpr std::int64_t kCorrectionQueries = 512, kCorrectionKeys = 1024;
+/// The share of the measuring time of a tile shape that calls with the corrected delta and with parts
+/// of a score get, and their lengths.
+constexpr double kShareTime = 0.5;
+constexpr std::int64_t kShareQueries = 512, kShareKeys = 1024;
 /// Keys and values that exceed a core's own cache by this factor are L2 misses throughout.
 constexpr double kL2MissOverHit = 16;
 /// Query heads, and at least one for each thread, so that rows of one head are not neighbours in
@@ -79,11 +82,18 @@ double cpu_microseconds() {
 /// The tensors of one call, which it owns.
 class Tensors {
  public:
-  explicit Tensors(const AttentionShape& shape) {
+  Tensors(const AttentionShape& shape, const ScoreSpec& score) : score_(score) {
     views_.q = add(shape.q_dtype, shape.max_q_len(), shape.heads_q, shape.head_dim).view();
     views_.kv.k = add(shape.k_dtype, shape.max_kv_len(), shape.heads_kv, shape.head_dim).view();
     views_.kv.v = add(shape.v_dtype, shape.max_kv_len(), shape.heads_kv, shape.head_dim_v).view();
     views_.out = add(shape.out_dtype, shape.max_q_len(), shape.heads_q, shape.head_dim_v);
+    if (score.bias) {
+      part_.bias = add(shape.q_dtype, shape.max_q_len(), 1, shape.max_kv_len()).data;
+    }
+    const auto bytes = static_cast<std::size_t>(4 * part_numbers(shape));
+    part_.numbers = buffers_.emplace_back(bytes).data();
+    part_.gradient = buffers_.emplace_back(bytes).data();
+    set_part(score, shape, part_, views_);
   }
   const AttentionTensors& views() const { return views_; }
 
@@ -92,9 +102,12 @@ class Tensors {
     const std::int64_t extents[] = {1, shape.heads_q, shape.max_q_len()};
     buffers_.emplace_back(static_cast<std::size_t>(4 * extents[1] * extents[2]));
     views_.lse = make_contiguous_mutable_view(buffers_.back().data(), DType::float32, 3, extents);
-    FDMA_TRY(const AttentionPlan plan, make_plan(mask, shape));
-    FDMA_TRY_VOID(attention_forward(plan, views_));
+    FDMA_TRY(const AttentionPlan plan, make_plan(mask, shape, score_));
+    AttentionOptions options;
+    set_numbers(score_, options);
+    FDMA_TRY_VOID(attention_forward(plan, views_, options));
     BackwardTensors views;
+    set_part(score_, shape, part_, views);
     views.q = views_.q;
     views.kv = views_.kv;
     views.out = views_.out.view();
@@ -114,7 +127,9 @@ class Tensors {
     return make_contiguous_mutable_view(buffers_.back().data(), dtype, 4, extents);
   }
 
+  ScoreSpec score_;
   std::vector<std::vector<std::uint8_t>> buffers_;
+  PartMemory part_;
   AttentionTensors views_;
 };
 
@@ -142,9 +157,11 @@ struct Workload {
   }
 
  private:
-  Result<void> call(const AttentionOptions& options) {
+  Result<void> call(AttentionOptions options) {
+    set_numbers(plan.score, options);
     if (!plan.is_backward()) return attention_forward(plan, tensors.views(), options);
     BackwardOptions backward_options;
+    set_numbers(plan.score, backward_options);
     backward_options.delta_source = delta_source;
     backward_options.num_threads = options.num_threads;
     backward_options.is_cancelled = options.is_cancelled;
@@ -153,13 +170,13 @@ struct Workload {
 };
 
 Result<Workload> workload_of(const BlockMask& mask, ColumnMode columns, const AttentionShape& shape,
-                             Direction direction) {
+                             Direction direction, const ScoreSpec& score = {}) {
   PlanOptions options;
   options.direction = direction;
   options.tile = mask.block;
   options.columns = columns;
-  FDMA_TRY(AttentionPlan plan, make_plan(mask, shape, {}, options));
-  Tensors tensors(shape);
+  FDMA_TRY(AttentionPlan plan, make_plan(mask, shape, score, options));
+  Tensors tensors(shape, score);
   BackwardTensors backward;
   if (direction == Direction::backward) {
     FDMA_TRY(backward, tensors.backward_views(mask, shape));
@@ -276,9 +293,7 @@ class Calibration {
       kernel.tiles.push_back(costs);
       ++num_done_;
     }
-    if (direction == Direction::backward) {
-      FDMA_TRY(kernel.correction_share, time_correction(dtype, head_dim));
-    }
+    FDMA_TRY_VOID(time_shares(kernel));
     return kernel;
   }
 
@@ -307,23 +322,36 @@ class Calibration {
     return {};
   }
 
-  /// KernelCosts::correction_share: what the correction pass adds to a call of full tiles.
-  Result<double> time_correction(DType dtype, std::int32_t head_dim) {
+  /// Sets the shares of `kernel`: what parts of a score, and backward the correction pass, add to a
+  /// call of full tiles.
+  Result<void> time_shares(KernelCosts& kernel) {
     AttentionShape lengths;
-    lengths.q_lens = {kCorrectionQueries};
-    lengths.kv_lens = {kCorrectionKeys};
+    lengths.q_lens = {kShareQueries};
+    lengths.kv_lens = {kShareKeys};
     const BlockMask mask = full_mask(lengths, tiles_.front());
     const AttentionShape shape =
-        calibration_shape(mask, dtype, head_dim, std::max(kMinHeads, num_threads_));
+        calibration_shape(mask, kernel.dtype, kernel.head_dim, std::max(kMinHeads, num_threads_));
+    const bool is_backward = kernel.direction == Direction::backward;
+    const BackendTraits& traits = Backend(Backend::cpu).traits();
+    std::vector<MeasuredPart> parts =
+        measured_parts(is_backward ? traits.backward_score : traits.forward_score);
+    parts.insert(parts.begin(), MeasuredPart{});  // without any
+    if (is_backward) parts.push_back({{}, &KernelCosts::correction_share});
     std::vector<Workload> workloads;
-    for (const DeltaSource source : {DeltaSource::output, DeltaSource::corrected}) {
-      FDMA_TRY(Workload workload, workload_of(mask, ColumnMode::scan, shape, Direction::backward));
-      workload.delta_source = source;
+    for (const MeasuredPart& part : parts) {
+      FDMA_TRY(Workload workload,
+               workload_of(mask, ColumnMode::scan, shape, kernel.direction, part.score));
+      if (part.share == &KernelCosts::correction_share) {
+        workload.delta_source = DeltaSource::corrected;
+      }
       workloads.push_back(std::move(workload));
     }
-    FDMA_TRY_VOID(run_in_turns(workloads, kCorrectionTime * seconds_each()));
-    const double plain_us = workloads[0].least_busy_us, corrected_us = workloads[1].least_busy_us;
-    return std::max(corrected_us / plain_us - 1, 0.0);
+    FDMA_TRY_VOID(run_in_turns(workloads, kShareTime * seconds_each()));
+    for (std::size_t i = 1; i < parts.size(); ++i) {
+      kernel.*parts[i].share =
+          std::max(workloads[i].least_busy_us / workloads.front().least_busy_us - 1, 0.0);
+    }
+    return {};
   }
 
   double seconds_each() const { return options_.quick ? kQuickSecondsEach : kSecondsEach; }

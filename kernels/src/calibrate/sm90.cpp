@@ -7,7 +7,8 @@
 //      main one, by the bandwidth of memory (query_passes.hpp), is subtracted. Where the kernel
 //      gathers, the gather masks join the same rounds. So do pairs of calls that differ in what a
 //      plan adds to its work tiles (added_costs.hpp): split rows and moved keys; backward, calls
-//      whose sums of dq are ordered or whose delta is corrected.
+//      whose sums of dq are ordered or whose delta is corrected; and calls that have one part of a
+//      score (score_parts.hpp).
 //   2. Long calls. Full tiles, and index tiles, are run in sequences of calls without a pause, up to a
 //      third of a second, to measure how far the power limit lowers the clock.
 // The fits follow (sm90_fit.hpp, added_costs.hpp). Main memory is measured first, by a copy, and kv
@@ -30,6 +31,7 @@
 #include "calibrate/added_costs.hpp"
 #include "calibrate/inputs.hpp"
 #include "calibrate/masks.hpp"
+#include "calibrate/score_parts.hpp"
 #include "calibrate/sm90_fit.hpp"
 #include "calibrate/sm90_lists.hpp"
 #include "calibrate/sm90_tensors.hpp"
@@ -87,6 +89,7 @@ struct Workload {
   std::shared_ptr<const PreparedPlan> plan;
   DeviceMemory workspace;
   BackwardOptions backward;
+  AttentionOptions forward;
   std::vector<double> samples_us;
   double us = 0;  ///< of one call
 
@@ -94,13 +97,14 @@ struct Workload {
                                const BackwardOptions& backward = {}) {
     FDMA_TRY(DeviceMemory workspace, DeviceMemory::allocate(prepared->workspace_bytes()));
     AttentionShape shape = prepared->shape();
-    return Workload{std::move(shape), std::move(prepared), std::move(workspace), backward, {}};
+    return Workload{std::move(shape), std::move(prepared), std::move(workspace), backward, {}, {}};
   }
 };
 
 /// A plan of whole rows of one head each. `mask` is the mask that the call gets.
 Result<AttentionPlan> plain_plan(const BlockMask& mask, const AttentionShape& shape,
-                                 ColumnMode columns, int num_workers, Direction direction) {
+                                 ColumnMode columns, int num_workers, Direction direction,
+                                 const ScoreSpec& score = {}) {
   PlanOptions options;
   options.direction = direction;
   options.backend = Backend::sm90;
@@ -108,7 +112,7 @@ Result<AttentionPlan> plain_plan(const BlockMask& mask, const AttentionShape& sh
   options.split = SplitMode::never;
   options.pack = PackMode::never;
   options.columns = columns;
-  return make_plan(mask, shape, {}, options);
+  return make_plan(mask, shape, score, options);
 }
 
 /// Shares of the time of work tiles, as KernelCosts has them.
@@ -163,6 +167,7 @@ class KernelCalibration {
       result.move_us = added.move_us;
       result.moved_key_us = added.moved_key_us;
     }
+    set_score_shares(costs, result);
     return result;
   }
 
@@ -194,9 +199,11 @@ class KernelCalibration {
       FDMA_TRY(added_plans_, added_plans(dtype, head_dim, num_workers_));
       for (const AddedPlan& each : added_plans_) FDMA_TRY_VOID(add_workload(each.plan));
     }
+    first_part_ = workloads_.size();
+    FDMA_TRY_VOID(add_part_calls(dtype, head_dim, heads));
     std::vector<AttentionShape> shapes;
     for (const Workload& workload : workloads_) shapes.push_back(workload.shape);
-    FDMA_TRY(tensors_, CalibrationTensors::make(shapes, direction_));
+    FDMA_TRY(tensors_, CalibrationTensors::make(shapes, direction_, shapes.back()));
     return {};
   }
 
@@ -229,6 +236,38 @@ class KernelCalibration {
     return {};
   }
 
+  /// A call of all pairs without a score, and one for each part.
+  Result<void> add_part_calls(DType dtype, std::int32_t head_dim, std::int32_t heads) {
+    const BackendTraits& traits = Backend(Backend::sm90).traits();
+    parts_ = measured_parts(direction_ == Direction::forward ? traits.forward_score
+                                                             : traits.backward_score);
+    parts_.insert(parts_.begin(), MeasuredPart{});
+    const BlockMask mask = share_masks().front();
+    for (const MeasuredPart& part : parts_) {
+      FDMA_TRY(AttentionPlan plan,
+               plain_plan(mask, calibration_shape(mask, dtype, head_dim, heads), ColumnMode::scan,
+                          num_workers_, direction_, part.score));
+      work_tiles_of_part_ = static_cast<double>(plan.num_work_tiles()) / num_workers_;
+      FDMA_TRY_VOID(add_workload(std::move(plan)));
+      BackwardOptions& options = workloads_.back().backward;
+      options.delta_source = DeltaSource::output;
+      set_numbers(part.score, options);
+      set_numbers(part.score, workloads_.back().forward);
+    }
+    return {};
+  }
+
+  void set_score_shares(const EvenCosts& costs, KernelCosts& kernel) const {
+    const Workload& plain = workloads_[first_part_];
+    const double tiles_us = plain.us - costs.launch_us - query_pass_us(plain.shape) -
+                            work_tiles_of_part_ * costs.tile.item_us;
+    if (tiles_us <= 0) return;
+    for (std::size_t i = 1; i < parts_.size(); ++i) {
+      const double added_us = workloads_[first_part_ + i].us - plain.us;
+      kernel.*parts_[i].share = std::max(added_us, 0.0) / tiles_us;
+    }
+  }
+
   std::vector<AddedWork> added_work() const {
     std::vector<AddedWork> calls;
     const auto first = workloads_.begin() + static_cast<std::ptrdiff_t>(even_calls_.size());
@@ -246,7 +285,7 @@ class KernelCalibration {
   BackwardShares backward_shares(double launch_us) const {
     BackwardShares sum;
     double num_masks = 0;
-    for (std::size_t i = even_calls_.size(); i + 2 < workloads_.size(); i += 3) {
+    for (std::size_t i = even_calls_.size(); i + 2 < first_part_; i += 3) {
       const double plain_us = workloads_[i].us;
       const double work_tiles_us = plain_us - launch_us - query_pass_us(workloads_[i].shape);
       if (work_tiles_us <= 0) continue;
@@ -270,11 +309,12 @@ class KernelCalibration {
 
   Result<void> launch(const Workload& workload) const {
     if (direction_ == Direction::backward) {
-      return workload.plan->backward(tensors_->backward_views(workload.shape),
-                                     {workload.workspace.data()}, workload.backward);
+      return workload.plan->backward(
+          tensors_->backward_views(workload.shape, workload.plan->score()),
+          {workload.workspace.data()}, workload.backward);
     }
-    return workload.plan->forward(tensors_->forward_views(workload.shape),
-                                  {workload.workspace.data()});
+    return workload.plan->forward(tensors_->forward_views(workload.shape, workload.plan->score()),
+                                  {workload.workspace.data()}, workload.forward);
   }
 
   /// Microseconds of one call: the mean of `launches` calls without a pause, after `rest`.
@@ -357,6 +397,9 @@ class KernelCalibration {
   std::vector<Workload> workloads_;
   std::vector<EvenCall> even_calls_;    // of the first workloads
   std::vector<AddedPlan> added_plans_;  // forward: of the workloads after these
+  std::size_t first_part_ = 0;          // the workload of the first of these, which is no part
+  std::vector<MeasuredPart> parts_;
+  double work_tiles_of_part_ = 0;  // of a worker, in each of their calls
 };
 
 /// Bytes read and written per microsecond by a copy.

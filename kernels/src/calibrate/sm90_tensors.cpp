@@ -23,7 +23,8 @@ MutableTensorView view(const DeviceMemory& memory, DType dtype, std::int64_t len
 }  // namespace
 
 Result<CalibrationTensors> CalibrationTensors::make(std::span<const AttentionShape> shapes,
-                                                    Direction direction) {
+                                                    Direction direction,
+                                                    const AttentionShape& with_score) {
   std::int64_t query_elements = 0, key_elements = 0, num_queries = 0;
   for (const AttentionShape& shape : shapes) {
     num_queries = std::max(num_queries, shape.max_q_len() * shape.heads_q);
@@ -50,6 +51,16 @@ Result<CalibrationTensors> CalibrationTensors::make(std::span<const AttentionSha
   // The lse of scores with mean 0 and variance 1.
   const auto lse = static_cast<float>(std::log(kTypicalKeys) + 0.5);
   FDMA_TRY_VOID(fill_with(static_cast<float*>(tensors.lse_.data()), lse, num_queries));
+  values.resize(static_cast<std::size_t>(with_score.max_q_len() * with_score.max_kv_len() *
+                                         size_bytes(dtype)));
+  fill_normal(values, dtype);
+  FDMA_TRY(tensors.bias_, DeviceMemory::allocate(std::ssize(values)));
+  FDMA_TRY_VOID(copy_to_device(tensors.bias_.data(), values.data(), std::ssize(values)));
+  const std::int64_t numbers = part_numbers(with_score);
+  for (DeviceMemory* memory : {&tensors.numbers_, &tensors.gradient_}) {
+    FDMA_TRY(*memory, DeviceMemory::allocate(numbers * size_bytes(DType::float32)));
+    FDMA_TRY_VOID(fill_with(static_cast<float*>(memory->data()), 0.0F, numbers));
+  }
   return Result<CalibrationTensors>(std::move(tensors));
 }
 
@@ -68,17 +79,20 @@ MutableTensorView CalibrationTensors::lse(const AttentionShape& shape) const {
   return tensor;
 }
 
-AttentionTensors CalibrationTensors::forward_views(const AttentionShape& shape) const {
+AttentionTensors CalibrationTensors::forward_views(const AttentionShape& shape,
+                                                   const ScoreSpec& score) const {
   AttentionTensors views;
   views.q = of_queries(0, shape).view();
   views.kv.k = of_keys(0, shape).view();
   views.kv.v = of_keys(1, shape).view();
   views.out = of_queries(1, shape);
   views.lse = lse(shape);
+  set_part(score, shape, part(), views);
   return views;
 }
 
-BackwardTensors CalibrationTensors::backward_views(const AttentionShape& shape) const {
+BackwardTensors CalibrationTensors::backward_views(const AttentionShape& shape,
+                                                   const ScoreSpec& score) const {
   BackwardTensors views;
   views.q = of_queries(0, shape).view();
   views.kv.k = of_keys(0, shape).view();
@@ -89,6 +103,7 @@ BackwardTensors CalibrationTensors::backward_views(const AttentionShape& shape) 
   views.dq = of_queries(3, shape);
   views.dk = of_keys(2, shape);
   views.dv = of_keys(3, shape);
+  set_part(score, shape, part(), views);
   return views;
 }
 

@@ -4,6 +4,8 @@
 
 #include <atomic>
 
+#include "calibrate/score_parts.hpp"
+#include "fdma/kernels/backends.hpp"
 #include "fdma/kernels/calibrate.hpp"
 #include "fdma/kernels/device_memory.hpp"
 #include "fdma/kernels/estimate.hpp"
@@ -76,6 +78,22 @@ TEST_F(CalibrateSm90, MeasuresTheSharesOfGradients) {
   EXPECT_LT(kernel.ordered_share, 0.5);
   EXPECT_GT(kernel.correction_share, 0.2);
   EXPECT_LT(kernel.correction_share, 1);
+}
+
+TEST_F(CalibrateSm90, MeasuresTheSharesOfPartsOfAScore) {
+  const BackendTraits& traits = Backend(Backend::sm90).traits();
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    options_.directions = {direction};
+    const Result<DeviceProfile> profile = calibrate(options_);
+    ASSERT_TRUE(profile) << profile.error().message;
+    const KernelCosts& kernel = profile->kernels.front();
+    for (const MeasuredPart& part : measured_parts(
+             direction == Direction::forward ? traits.forward_score : traits.backward_score)) {
+      const double share = kernel.*part.share;
+      EXPECT_NE(share, KernelCosts().*part.share) << to_string(part.score);
+      EXPECT_LT(share, 3) << to_string(part.score);
+    }
+  }
 }
 
 TEST_F(CalibrateSm90, StopsWhenItIsCancelled) {

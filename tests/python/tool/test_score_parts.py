@@ -128,7 +128,8 @@ def expected(
         greatest = logits.max()
         lse = np.log(np.exp(logits - greatest).sum()) + greatest
         weights = np.exp(logits - lse)
-        of_sink, at = 0.0, ()
+        of_sink = 0.0
+        at: tuple[int, ...] = ()
         if "sinks" in of:
             at = (h,) if of["sinks"].ndim == 1 else (b, h, i)
             of_sink = 1 / (1 + np.exp(lse - of["sinks"][at]))
