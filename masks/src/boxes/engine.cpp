@@ -46,6 +46,7 @@
 #include <optional>
 
 #include "boxes/bit_program.hpp"
+#include "boxes/chunk_kinds.hpp"
 #include "boxes/lane_eval.hpp"
 #include "boxes/tile_kinds.hpp"
 #include "fdma/base/parallel.hpp"
@@ -57,6 +58,7 @@ namespace {
 
 using box::BitProgram;
 using box::BoxProgram;
+using box::ChunkKinds;
 using box::low_bits;
 using box::Plane;
 using box::Planes;
@@ -73,6 +75,8 @@ constexpr std::int64_t kRowsAtOnce = 16;
 constexpr std::int64_t kBoxesAtOnce = 256;
 /// Boxes of 2^kNumberedLevel tiles are the smallest that are bounded where tiles are numbered.
 constexpr int kNumberedLevel = 2;
+/// The fewest tiles of a row that is divided into chunks.
+constexpr std::int64_t kLeastTilesForChunks = 1024;
 /// The most tile rows in a row whose boxes are not bounded.
 constexpr int kMaxSkip = 63;
 /// The most bytes that the panels of all threads take together, if there are more than a few.
@@ -143,10 +147,12 @@ struct TileStretch {
 
 class Lowering {
  public:
-  Lowering(const BitProgram& program, const TileNumbers& numbers, std::int64_t q_len,
-           std::int64_t kv_len, BlockShape block, WorkMeter& meter)
+  /// `chunk_numbers` are those of chunks (chunk_kinds.hpp), or null.
+  Lowering(const BitProgram& program, const TileNumbers& numbers, const TileNumbers* chunk_numbers,
+           std::int64_t q_len, std::int64_t kv_len, BlockShape block, WorkMeter& meter)
       : program_(program),
         numbers_(numbers),
+        chunk_numbers_(chunk_numbers),
         q_len_(q_len),
         kv_len_(kv_len),
         block_(block),
@@ -162,15 +168,21 @@ class Lowering {
                       std::int64_t{lowering.num_tile_rows_} * lowering.num_tile_cols_,
                       lowering.next_kind_);
       }
+      if (lowering.chunk_numbers_ != nullptr) {
+        chunks.emplace(*lowering.chunk_numbers_, lowering.block_, lowering.kv_len_);
+      }
     }
     BitProgram::Worker bits;
     std::optional<TileKinds> kinds;
     std::vector<std::int32_t> numbers;  ///< of the tiles of a row that are not decided by bounds
+    std::optional<ChunkKinds> chunks;
     std::vector<std::uint64_t> bitmap;
     int rows_to_skip = 0;  ///< rows whose boxes are not bounded
     int last_skip = 0;
     std::vector<TileStretch> stretches;  ///< with numbers
-    std::vector<TileClass> classes;      ///< without them, or of the tile that is evaluated
+    std::vector<TileStretch> chunk_stretches;
+    std::vector<TileRange> chunk_ranges;
+    std::vector<TileClass> classes;  ///< without them, or of the tile that is evaluated
     std::vector<TileBox> stack;
     std::vector<std::uint64_t> row_every;
     std::vector<std::uint64_t> row_some;
@@ -244,13 +256,14 @@ class Lowering {
   std::int64_t prune_for_cells(std::int32_t tile_row, Worker& worker) const {
     worker.classes.assign(static_cast<std::size_t>(num_tile_cols_), TileClass::undecided);
     std::int64_t num_undecided = 0;
-    prune(tile_row, 0, worker, [&](std::int32_t first, std::int32_t end, TileClass known) {
-      if (known == TileClass::undecided) {
-        num_undecided += end - first;
-      } else {
-        std::fill(worker.classes.begin() + first, worker.classes.begin() + end, known);
-      }
-    });
+    prune(whole_row(tile_row), 0, worker,
+          [&](std::int32_t first, std::int32_t end, TileClass known) {
+            if (known == TileClass::undecided) {
+              num_undecided += end - first;
+            } else {
+              std::fill(worker.classes.begin() + first, worker.classes.begin() + end, known);
+            }
+          });
     return num_undecided;
   }
 
@@ -265,7 +278,8 @@ class Lowering {
       return num_tile_cols_;
     }
     std::int64_t num_undecided = 0;
-    prune(tile_row, kNumberedLevel, worker,
+    const bool has_chunks = worker.chunks && worker.chunks->is_useful();
+    prune(whole_row(tile_row), has_chunks ? box::kChunkLevel : kNumberedLevel, worker,
           [&](std::int32_t first, std::int32_t end, TileClass known) {
             if (known == TileClass::empty) return;
             if (known == TileClass::undecided) num_undecided += end - first;
@@ -281,12 +295,31 @@ class Lowering {
   /// number. False if a cell is undefined; then the row must be evaluated as a whole, which finds
   /// the first such cell.
   bool find_kinds(Panel& panel, Worker& worker) const {
+    worker.kinds->begin_row(panel.tile_row, rows_of(panel.tile_row) < block_.block_q);
+    panel.kinds.clear();
+    const bool has_chunks = worker.chunks && worker.chunks->is_useful();
+    if (has_chunks) {
+      worker.chunks->begin_row(panel.tile_row, rows_of(panel.tile_row) < block_.block_q);
+      for (const TileStretch& stretch : worker.stretches) {
+        if (stretch.known == TileClass::full) {
+          append_range(panel, stretch.first, stretch.end, true);
+        } else if (!find_chunks(stretch.first, stretch.end, panel, worker)) {
+          return false;
+        }
+      }
+    } else if (!find_tiles(worker.stretches, panel, worker)) {
+      return false;
+    }
+    panel.has_kinds = true;
+    return true;
+  }
+
+  /// find_kinds for some stretches, tile by tile.
+  bool find_tiles(const std::vector<TileStretch>& stretches, Panel& panel, Worker& worker) const {
     using State = TileKinds::State;
     TileKinds& kinds = *worker.kinds;
-    kinds.begin_row(panel.tile_row, rows_of(panel.tile_row) < block_.block_q);
-    panel.kinds.clear();
     worker.numbers.resize(static_cast<std::size_t>(num_tile_cols_));
-    for (const TileStretch& stretch : worker.stretches) {
+    for (const TileStretch& stretch : stretches) {
       if (stretch.known == TileClass::full) {
         append_range(panel, stretch.first, stretch.end, true);
         continue;
@@ -309,7 +342,38 @@ class Lowering {
         if (found.state == State::partial) panel.kinds.push_back(found.kind);
       }
     }
-    panel.has_kinds = true;
+    return true;
+  }
+
+  /// find_kinds for the undecided tiles [first, end), chunk by chunk.
+  bool find_chunks(std::int32_t first, std::int32_t end, Panel& panel, Worker& worker) const {
+    for (std::int32_t tile = first; tile < end; tile += box::kChunkTiles) {
+      const std::int32_t chunk = tile / box::kChunkTiles;
+      const std::int32_t chunk_end = std::min(tile + box::kChunkTiles, end);
+      if (const box::ChunkTiles* known = worker.chunks->find(chunk)) {
+        panel.effort.num_repeated_tiles += chunk_end - tile;
+        for (const TileRange& range : known->ranges) {
+          append_range(panel, tile + range.first, tile + range.end, range.is_full);
+        }
+        panel.kinds.insert(panel.kinds.end(), known->kinds.begin(), known->kinds.end());
+        continue;
+      }
+      worker.chunk_ranges.clear();
+      worker.chunk_ranges.swap(panel.ranges);  // the ranges of the chunk alone
+      const std::size_t num_kinds = panel.kinds.size();
+      worker.chunk_stretches.clear();
+      prune({panel.tile_row, box::kChunkLevel, chunk}, kNumberedLevel, worker,
+            [&](std::int32_t from, std::int32_t to, TileClass known) {
+              if (known != TileClass::undecided) panel.effort.num_bounded_tiles += to - from;
+              if (known != TileClass::empty) worker.chunk_stretches.push_back({from, to, known});
+            });
+      if (!find_tiles(worker.chunk_stretches, panel, worker)) return false;
+      worker.chunks->add(panel.ranges, tile, std::span(panel.kinds).subspan(num_kinds));
+      worker.chunk_ranges.swap(panel.ranges);
+      for (const TileRange& range : worker.chunk_ranges) {
+        append_range(panel, range.first, range.end, range.is_full);
+      }
+    }
     return true;
   }
 
@@ -348,14 +412,18 @@ class Lowering {
     return {State::partial, worker.kinds->add(State::partial, worker.bitmap)};
   }
 
-  /// Bounds boxes of at least 2^lowest tiles. Calls take(first, end, class) for each box that is
+  TileBox whole_row(std::int32_t tile_row) const {
+    int level = 0;
+    while ((std::int64_t{1} << level) < num_tile_cols_) ++level;
+    return {tile_row, level, 0};
+  }
+
+  /// Bounds the boxes of `top` that have at least 2^lowest tiles. Calls take(first, end, class) for each box that is
   /// decided or not halved, in ascending order.
   template <class Take>
-  void prune(std::int32_t tile_row, int lowest, Worker& worker, Take take) const {
-    int top = 0;
-    while ((std::int64_t{1} << top) < num_tile_cols_) ++top;
+  void prune(const TileBox& top, int lowest, Worker& worker, Take take) const {
     std::vector<TileBox>& stack = worker.stack;
-    stack.assign(1, {tile_row, top, 0});
+    stack.assign(1, top);
     for (std::int64_t num_boxes = 1; !stack.empty(); ++num_boxes) {
       if (num_boxes % kBoxesAtOnce == 0 && meter_.must_stop()) return;
       const TileBox box = stack.back();
@@ -365,9 +433,9 @@ class Lowering {
       if (!is_decided && box.level > lowest) {
         const std::int64_t right = 2 * box.index + 1;
         if ((right << (box.level - 1)) < num_tile_cols_) {
-          stack.push_back({tile_row, box.level - 1, right});
+          stack.push_back({box.tile_row, box.level - 1, right});
         }
-        stack.push_back({tile_row, box.level - 1, right - 1});
+        stack.push_back({box.tile_row, box.level - 1, right - 1});
         continue;
       }
       const std::int64_t first = box.index << box.level;
@@ -521,6 +589,7 @@ class Lowering {
 
   const BitProgram& program_;
   const TileNumbers& numbers_;
+  const TileNumbers* chunk_numbers_;
   std::int64_t q_len_;
   std::int64_t kv_len_;
   BlockShape block_;
@@ -663,10 +732,17 @@ Result<SegmentMask> lower_boxes(const IrProgram& program, BlockShape block, int 
     }
     // Before the bit program, which adds nodes.
     const TileNumbers numbers(prepared, block);
+    std::optional<TileNumbers> chunk_numbers;
+    if (ceil_div(program.kv_len, block.block_kv) >= kLeastTilesForChunks && numbers.is_usable() &&
+        !numbers.has_diagonals()) {
+      chunk_numbers.emplace(prepared, box::chunk_shape(block));
+      if (!chunk_numbers->is_usable()) chunk_numbers.reset();
+    }
     const BitProgram bits(prepared, block);
     prepared.forget_vectors();
     if (meter.must_stop()) return meter.error();
-    const Lowering lowering(bits, numbers, program.q_len, program.kv_len, block, meter);
+    const Lowering lowering(bits, numbers, chunk_numbers ? &*chunk_numbers : nullptr, program.q_len,
+                            program.kv_len, block, meter);
     Effort effort;
     effort.preparing = seconds_since(start);
     const std::optional<BoxCell> undefined = run(lowering, num_threads, builder, meter, effort);

@@ -230,6 +230,11 @@ TileNumbers::TileNumbers(const BoxProgram& program, BlockShape block)
   }
 }
 
+bool TileNumbers::has_diagonals() const {
+  return std::any_of(leaves_.begin(), leaves_.end(),
+                     [](const Leaf& leaf) { return leaf.axis == Axis::diagonal; });
+}
+
 void TileNumbers::add_leaf(const BoxProgram& program, IrId id, Axis axis, Interner& interner) {
   const std::optional<SumWithConstant> sum = sum_with_constant(program, id);
   if (!sum) {
@@ -429,15 +434,24 @@ TileNumbers::Number TileNumbers::Worker::bitwise(const Step& step, const Number&
                                                  const Number& b) {
   const Local& x = local(a.id);
   const Local& y = local(b.id);
-  if (x.lo < 0 || y.lo < 0) return opaque(step, a, b);
-  const auto most = static_cast<std::uint64_t>(std::max(x.hi, y.hi));
-  const auto low = static_cast<std::int64_t>(std::bit_ceil(most + 1) - 1);
-  if (((a.base | b.base) & low) != 0) return opaque(step, a, b);
-  const std::int64_t base = step.op == IrOp::bit_and  ? a.base & b.base
-                            : step.op == IrOp::bit_or ? a.base | b.base
-                                                      : a.base ^ b.base;
+  if (x.lo < 0 || y.lo < 0 || !is_bounded(x) || !is_bounded(y)) return opaque(step, a, b);
+  // Bits below 2^width are those of the local values and of what the bases have there; no sum of
+  // both carries beyond.
+  const auto low_of = [](std::int64_t most) {
+    return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(most) + 1) - 1);
+  };
+  std::int64_t low = low_of(std::max(x.hi, y.hi));
+  low = low_of(std::max((a.base & low) + x.hi, (b.base & low) + y.hi));
+  const std::int64_t low_a = a.base & low, low_b = b.base & low;
+  if (low_a + x.hi > low || low_b + y.hi > low) return opaque(step, a, b);
+  const std::int64_t high_a = a.base - low_a, high_b = b.base - low_b;
+  const std::int64_t base = step.op == IrOp::bit_and  ? high_a & high_b
+                            : step.op == IrOp::bit_or ? high_a | high_b
+                                                      : high_a ^ high_b;
   if (low == 0 && x.is_defined && y.is_defined) return {base, kZeroId};
-  return {base, intern({low, 1, {a.id, b.id, 0}, static_cast<std::int32_t>(step.op)},
+  // The third class tells these keys from those of opaque operators, and by their width.
+  const std::int32_t width = std::bit_width(static_cast<std::uint64_t>(low));
+  return {base, intern({low_a, low_b, {a.id, b.id, 2 + width}, static_cast<std::int32_t>(step.op)},
                        {0, low, x.is_defined && y.is_defined})};
 }
 

@@ -22,6 +22,8 @@ class TileNumbers {
   /// False if some operator of the program has no rule (loops) or the classes would take too long
   /// to find; the object must not be used then.
   bool is_usable() const { return is_usable_; }
+  /// True if a part varies along the diagonal.
+  bool has_diagonals() const;
 
   /// The numbers that one thread gave so far. Numbers of two workers do not compare.
   class Worker;

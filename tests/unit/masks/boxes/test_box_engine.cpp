@@ -52,6 +52,16 @@ std::vector<std::int64_t> random_values(std::size_t count, std::int64_t lo, std:
   return out;
 }
 
+// More than 1024 tiles a row, the last one cut off on both sides.
+TEST(LowerBoxes, VisitsEqualChunksOfTilesOnce) {
+  ProgramBuilder b(70, 16401);
+  const IrId bits = b.add(IrOp::bit_and, {b.q(), b.k()});
+  const IrId is_near = b.add(IrOp::less_equal, {b.k(), b.add(IrOp::add, {b.q(), b.number(9000)})});
+  const IrId is_apart = b.add(IrOp::equal, {bits, b.number(0)});
+  const auto& program = b.finish(b.add(IrOp::logical_or, {is_apart, is_near}));
+  expect_cells(program, {16, 16});
+}
+
 TEST(LowerBoxes, GivesFullAndEmptyMasks) {
   for (const std::int64_t value : {0, 1}) {
     ProgramBuilder b(70, 130);

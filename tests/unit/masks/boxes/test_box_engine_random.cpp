@@ -222,6 +222,35 @@ void check(std::uint32_t seed) {
   ASSERT_EQ(*lowered, build(program, block, cells)) << "seed " << seed;
 }
 
+// Rows of more than 1024 tiles are divided into chunks, of which equal ones are visited once; those
+// of fewer tiles are not.
+void check_chunks(std::uint32_t seed) {
+  std::mt19937 random(seed);
+  const std::int64_t q_lengths[] = {33, 64, 100};
+  const std::int64_t kv_lengths[] = {16384, 16400, 17001};
+  const std::int64_t q_len = q_lengths[random() % 3];
+  const std::int64_t kv_len = kv_lengths[random() % 3];
+  RandomProgram random_program(seed * 7919 + 1, q_len, kv_len);
+  const IrProgram& program = random_program.make(2 + static_cast<int>(random() % 3));
+  if (program.nodes.size() > 100) return;
+  WorkMeter meter;
+  const Result<SegmentMask> chunked = lower_boxes(program, {16, 16}, 1, meter);
+  const Result<SegmentMask> whole = lower_boxes(program, {16, 64}, 1, meter);
+  ASSERT_EQ(chunked.has_value(), whole.has_value()) << "seed " << seed;
+  if (!chunked) {
+    EXPECT_EQ(chunked.error().message, whole.error().message) << "seed " << seed;
+    return;
+  }
+  ASSERT_EQ(cells_of(*chunked), cells_of(*whole)) << "seed " << seed;
+}
+
+TEST(LowerBoxes, ChunksOfRowsChangeNoCellOfRandomPrograms) {
+  for (std::uint32_t seed = 0; seed < 150; ++seed) {
+    check_chunks(seed);
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST(LowerBoxes, EqualsCellByCellEvaluationOnRandomPrograms) {
   for (std::uint32_t seed = 0; seed < 3000; ++seed) {
     check(seed);

@@ -54,6 +54,14 @@ TEST(TileNumbers, BitsOfCoordinatesSplit) {
   EXPECT_GT(numbers_of(program, {48, 48}).size(), 2u);
 }
 
+// The corner of a tile row lies inside the keys of a tile: a number for each of its places there.
+TEST(TileNumbers, BitsOfCoordinatesSplitInWideTiles) {
+  ProgramBuilder b(4096, 4096);
+  const auto& program =
+      b.finish(b.add(IrOp::equal, {b.add(IrOp::bit_and, {b.q(), b.k()}), b.number(0)}));
+  EXPECT_EQ(numbers_of(program, {16, 1024}).size(), 1u + 64u);
+}
+
 TEST(TileNumbers, TablesHaveANumberForEachSetOfEntries) {
   ProgramBuilder b(256, 256);
   std::vector<std::int64_t> entries;
