@@ -26,7 +26,7 @@ struct Part {
   IrId id;
   Axis axis;
   bool is_condition;
-  IntegerVector integers;
+  std::shared_ptr<const IntegerVector> integers;
   ConditionVector conditions;
   TilePyramid<NodeRange> integer_ranges;
   TilePyramid<Outcomes> condition_ranges;
@@ -112,8 +112,8 @@ class CellAtom final : public RowAtom {
         changed[q] |=
             part.is_condition
                 ? part.conditions.outcome(at) != part.conditions.outcome(at - 1)
-                : part.integers.values[q] != part.integers.values[q - 1] ||
-                      part.integers.is_undefined(at) != part.integers.is_undefined(at - 1);
+                : part.integers->values[q] != part.integers->values[q - 1] ||
+                      part.integers->is_undefined(at) != part.integers->is_undefined(at - 1);
       }
     }
   }
@@ -157,10 +157,10 @@ class CellAtom final : public RowAtom {
         std::int64_t* row = rows.data() + 3 * q;
         const auto at = static_cast<std::int64_t>(q);
         row[0] = ids[q];
-        row[2] = part.is_condition ? 0 : part.integers.is_undefined(at);
+        row[2] = part.is_condition ? 0 : part.integers->is_undefined(at);
         row[1] = part.is_condition ? part.conditions.outcome(at)
                  : row[2] != 0     ? 0
-                                   : part.integers.values[q];
+                                   : part.integers->values[q];
       }
       ids = number_distinct(rows, 3, limit, num_ids);
       if (ids.empty()) return;
@@ -214,8 +214,8 @@ class CellAtom final : public RowAtom {
       part.conditions = condition_vector(program_, id, axis);
       part.condition_ranges = make_pyramid(part.conditions, tile, num_levels);
     } else {
-      part.integers = integer_vector(program_, id, axis);
-      part.integer_ranges = make_pyramid(part.integers, tile, num_levels);
+      part.integers = shared_integer_vector(program_, id);
+      part.integer_ranges = make_pyramid(*part.integers, tile, num_levels);
     }
     parts_.push_back(std::move(part));
     part_ids_.push_back(id);
@@ -230,8 +230,8 @@ class CellAtom final : public RowAtom {
         const Outcomes outcome = part.conditions.outcome(block.q);
         lanes.fill_condition(part.id, outcome == kTrue, outcome == kFalse);
       } else {
-        lanes.fill(part.id, part.integers.values[static_cast<std::size_t>(block.q)],
-                   part.integers.is_undefined(block.q));
+        lanes.fill(part.id, part.integers->values[static_cast<std::size_t>(block.q)],
+                   part.integers->is_undefined(block.q));
       }
     }
     for (std::int64_t w = 0; w < block.num_words; w += kWordsPerBatch) {
@@ -254,9 +254,9 @@ class CellAtom final : public RowAtom {
 
   static void load(const Part& part, std::int64_t at, std::int64_t count, LaneEvaluator& lanes) {
     if (!part.is_condition) {
-      lanes.set_values(part.id, part.integers.values.data() + at);
-      if (!part.integers.undefined.empty()) {
-        copy_bits(lanes.undefined_bits(part.id), part.integers.undefined.data(), at, count);
+      lanes.set_values(part.id, part.integers->values.data() + at);
+      if (!part.integers->undefined.empty()) {
+        copy_bits(lanes.undefined_bits(part.id), part.integers->undefined.data(), at, count);
       }
       return;
     }
