@@ -18,7 +18,8 @@ void ChunkKinds::begin_row(std::int32_t tile_row, bool is_cut_below) {
 
 const ChunkTiles* ChunkKinds::find(std::int32_t chunk) {
   const bool is_cut_right = (std::int64_t{chunk} + 1) * chunk_keys_ > kv_len_;
-  const std::int32_t number = numbers_.number(chunk);
+  std::int32_t number = TileNumbers::Worker::kNone;
+  numbers_.number(chunk, chunk + 1, &number);
   at_ = number == TileNumbers::Worker::kNone
             ? -1
             : 4 * std::int64_t{number} + (is_cut_below_ ? 2 : 0) + (is_cut_right ? 1 : 0);
