@@ -24,7 +24,8 @@ __device__ __forceinline__ int q_len_of(const SinkParams& p, int batch) {
   return p.q_lens == nullptr ? length : min(max(__ldg(p.q_lens + batch), 0), length);
 }
 
-template <class T>
+// kIsLast: `missing` is complete.
+template <class T, bool kIsLast>
 __global__ void __launch_bounds__(kRowThreads) take_sinks_kernel(const SinkParams p) {
   ptx::let_next_grid_start();
   ptx::wait_for_grid_before();
@@ -33,9 +34,8 @@ __global__ void __launch_bounds__(kRowThreads) take_sinks_kernel(const SinkParam
   const auto row = static_cast<int>(at % p.places.padded_q_len);
   const auto pair = static_cast<int>(at / p.places.padded_q_len);
   const int batch = pair / p.places.heads_q, head = pair % p.places.heads_q;
-  const float lse = p.places.lse_log2[at];
-  // Rows past the end and rows without keys have lse +inf, and no gradients.
-  if (row >= q_len_of(p, batch) || lse == INFINITY) {
+  const float lse = row < q_len_of(p, batch) ? p.lse.at(batch, head, row) * kLog2E : -INFINITY;
+  if (lse == -INFINITY) {  // no keys, no gradients
     p.terms[at] = 0.0f;
     return;
   }
@@ -45,16 +45,29 @@ __global__ void __launch_bounds__(kRowThreads) take_sinks_kernel(const SinkParam
   const float larger = is_larger ? sink : lse, smaller = is_larger ? lse : sink;
   const float finished = larger + log2f(1.0f + exp2f(smaller - larger));
   const float share = sink == INFINITY ? 1.0f : exp2f(sink - finished);
-  const float delta = p.places.deltas[at];
-  const float dlse = p.dlse.data == nullptr ? 0.0f : p.dlse.at(batch, head, row);
-  const float taken = dlse * exp2f(fminf(finished - lse, kLargestShift));
-  p.places.lse_log2[at] = finished;
-  p.terms[at] = -share * delta;
-  if (p.corrects_delta) {
-    reinterpret_cast<float2*>(p.places.missing)[at] = make_float2(-taken - share * delta, 0.0f);
+  float2* const missing = reinterpret_cast<float2*>(p.places.missing) + at;
+  float delta = p.places.deltas[at];
+  if constexpr (kIsLast) {
+    const float2 sums = *missing;
+    delta += sums.x + sums.y;
   } else {
-    p.places.deltas[at] = delta - taken;
+    p.places.lse_log2[at] = finished;
   }
+  p.terms[at] = -share * delta;
+  if (!kIsLast && p.corrects_delta) {
+    *missing = make_float2(-share * delta, 0.0f);
+    return;
+  }
+  const float dlse = p.dlse.data == nullptr ? 0.0f : p.dlse.at(batch, head, row);
+  p.places.deltas[at] = delta - dlse * exp2f(fminf(finished - lse, kLargestShift));
+}
+
+template <class T, bool kIsLast>
+cudaError_t launch_take_sinks(const SinkParams& params, cudaStream_t stream) {
+  const auto num_blocks =
+      static_cast<unsigned>((params.num_rows() + kRowThreads - 1) / kRowThreads);
+  return ptx::launch_overlapping(take_sinks_kernel<T, kIsLast>, dim3(num_blocks), dim3(kRowThreads),
+                                 0, stream, params);
 }
 
 /// The sum of `x` over the block, in thread 0.
@@ -107,10 +120,12 @@ __global__ void __launch_bounds__(kSumThreads) store_sink_gradients_kernel(const
 
 template <class T>
 cudaError_t take_sinks(const SinkParams& params, cudaStream_t stream) {
-  const auto num_blocks =
-      static_cast<unsigned>((params.num_rows() + kRowThreads - 1) / kRowThreads);
-  return ptx::launch_overlapping(take_sinks_kernel<T>, dim3(num_blocks), dim3(kRowThreads), 0,
-                                 stream, params);
+  return launch_take_sinks<T, false>(params, stream);
+}
+
+template <class T>
+cudaError_t add_missing_to_sinks(const SinkParams& params, cudaStream_t stream) {
+  return launch_take_sinks<T, true>(params, stream);
 }
 
 template <class T>
@@ -123,6 +138,8 @@ cudaError_t store_sink_gradients(const SinkParams& params, cudaStream_t stream) 
 
 template cudaError_t take_sinks<__nv_bfloat16>(const SinkParams&, cudaStream_t);
 template cudaError_t take_sinks<__half>(const SinkParams&, cudaStream_t);
+template cudaError_t add_missing_to_sinks<__nv_bfloat16>(const SinkParams&, cudaStream_t);
+template cudaError_t add_missing_to_sinks<__half>(const SinkParams&, cudaStream_t);
 template cudaError_t store_sink_gradients<__nv_bfloat16>(const SinkParams&, cudaStream_t);
 template cudaError_t store_sink_gradients<__half>(const SinkParams&, cudaStream_t);
 

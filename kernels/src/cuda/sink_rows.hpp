@@ -18,13 +18,13 @@ struct SinkParams {
   const int2* lengths;         ///< {q_len, kv_len} of each batch element
   const std::int32_t* q_lens;  ///< those of this call, or null
   std::int32_t batch;
+  QueryValues<const float> lse;
   QueryValues<const float> dlse;  ///< or null: zeros
   PairValues<const void> sinks;
   PairValues<void> dsinks;       ///< or null: not wanted; strides of 0 where sums go over an axis
   std::int64_t num_dsinks_rows;  ///< its extent along rows; those past the longest length become 0
-  /// DeltaSource::corrected: D becomes what it is to be by the sums that are added to `missing`.
-  bool corrects_delta;
-  float* terms;  ///< [batch * heads_q, padded_q_len]: each row's part of dsinks
+  bool corrects_delta;           ///< DeltaSource::corrected: add_missing_to_sinks follows
+  float* terms;                  ///< [batch * heads_q, padded_q_len]: each row's part of dsinks
 
   FDMA_HOST_DEVICE std::int64_t num_rows() const {
     return std::int64_t{batch} * places.heads_q * places.padded_q_len;
@@ -33,12 +33,16 @@ struct SinkParams {
 
 /// Takes sinks into the rows that prepare_queries has written without dlse: lse_log2 becomes that of
 /// exp(lse) + exp(sink), and D loses dlse * exp(lse' - lse), lse' being the new one. With
-/// corrects_delta D stays, because weights that do not add up to 1 leave some of it in the sums:
-/// `missing` takes both.
+/// corrects_delta D stays, and `missing` takes the part of it that the sums of P * (dP - D) do not,
+/// because weights beside a sink do not add up to 1.
 template <class T>
 cudaError_t take_sinks(const SinkParams& params, cudaStream_t stream);
 
-/// dsinks = -sum of exp(sink - lse') * D, in a fixed order, after take_sinks.
+/// In place of add_missing: D takes what is missing, then loses dlse * exp(lse' - lse).
+template <class T>
+cudaError_t add_missing_to_sinks(const SinkParams& params, cudaStream_t stream);
+
+/// dsinks = -sum of exp(sink - lse') * D, in a fixed order, after the others.
 template <class T>
 cudaError_t store_sink_gradients(const SinkParams& params, cudaStream_t stream);
 

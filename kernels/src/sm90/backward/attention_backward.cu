@@ -181,6 +181,7 @@ SinkParams sink_params(const CheckedBackwardCall& call, const BackwardTensors& t
   sinks.lengths = queries.lengths;
   sinks.q_lens = queries.q_lens;
   sinks.batch = queries.batch;
+  sinks.lse = call.lse;
   sinks.dlse = call.dlse;
   sinks.sinks = call.sinks;
   sinks.dsinks = call.dsinks;
@@ -235,27 +236,17 @@ Result<void> set_zeros(const ZeroFill& zero_fill, const CheckedBackwardCall& cal
 }
 
 // The correction pass of D. It has its own tile group counter and its own dQ semaphore.
+template <class T>
 Result<void> launch_shifts(const BackwardKernel& kernel, BackwardParams params,
                            const ScoreNumbers& numbers, int num_blocks, const QueryParams& queries,
-                           Stream stream) {
+                           const SinkParams& sinks, Stream stream) {
   params.next_tile_group += kNumCounters - 1;
   if (params.dq_semaphores != nullptr) params.dq_semaphores += queries.num_rows() / kSumRows * 2;
   FDMA_TRY_VOID(check_cuda(kernel.shifts(params, numbers, num_blocks, stream),
                            "launch of the kernel that adds up rows"));
-  return check_cuda(add_missing(queries, stream), "launch of the kernel that adds what D lacks");
-}
-
-// After the kernel that prepares queries: takes the sinks of a call that has some.
-template <class T>
-Result<void> launch_sinks(const SinkParams& sinks, Stream stream) {
-  if (sinks.sinks.data == nullptr) return {};
-  if (sinks.num_rows() > 0) {
-    FDMA_TRY_VOID(
-        check_cuda(take_sinks<T>(sinks, stream), "launch of the kernel that takes sinks"));
-  }
-  if (sinks.dsinks.data == nullptr) return {};
-  return check_cuda(store_sink_gradients<T>(sinks, stream),
-                    "launch of the kernel that stores the gradients of sinks");
+  return check_cuda(sinks.sinks.data != nullptr ? add_missing_to_sinks<T>(sinks, stream)
+                                                : add_missing(queries, stream),
+                    "launch of the kernel that adds what D lacks");
 }
 
 template <class T>
@@ -321,10 +312,19 @@ Result<void> launch(const DevicePlan& plan, const CheckedBackwardCall& call,
                                "launch of the kernel that zeroes the counter"));
     }
   }
-  FDMA_TRY_VOID(launch_sinks<T>(sink_params(call, tensors, queries, sink_terms), stream));
+  const SinkParams sinks = sink_params(call, tensors, queries, sink_terms);
+
+  if (call.sinks.data != nullptr && has_queries) {
+    FDMA_TRY_VOID(
+        check_cuda(take_sinks<T>(sinks, stream), "launch of the kernel that takes sinks"));
+  }
   const int num_blocks = std::min(plan.num_multiprocessors, num_units);
   if (call.corrects_delta && has_queries && num_units > 0) {
-    FDMA_TRY_VOID(launch_shifts(kernel, params, numbers, num_blocks, queries, stream));
+    FDMA_TRY_VOID(launch_shifts<T>(kernel, params, numbers, num_blocks, queries, sinks, stream));
+  }
+  if (call.dsinks.data != nullptr) {
+    FDMA_TRY_VOID(check_cuda(store_sink_gradients<T>(sinks, stream),
+                             "launch of the kernel that stores the gradients of sinks"));
   }
   for (const auto launch_kernel : kernel.launches) {
     if (launch_kernel == nullptr || num_units == 0) continue;
