@@ -397,9 +397,12 @@ void draw(OwnedTensor& tensor, std::int64_t seed, std::uint64_t which, int num_t
                });
 }
 
-Status check_memory(std::string_view what, const std::vector<TensorSpec>& specs) {
+Status check_memory(const std::vector<NamedSpec>& tensors) {
   double needed = 0;
-  for (const TensorSpec& spec : specs) {
+  std::string what;
+  for (const auto& [name, spec] : tensors) {
+    const bool is_last = name == tensors.back().name;
+    what += fmt::format("{}{}", what.empty() ? "" : is_last ? " and " : ", ", name);
     double bytes = size_bytes(spec.dtype);
     for (int d = 0; d < spec.rank; ++d) {
       bytes *= static_cast<double>(spec.extents[static_cast<std::size_t>(d)]);
@@ -413,15 +416,15 @@ Status check_memory(std::string_view what, const std::vector<TensorSpec>& specs)
 
 Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_threads) {
   const ProblemScore& score = problem.score;
-  std::string what = "q, k, v, out and lse";
-  std::vector<TensorSpec> specs{q_spec(problem), k_spec(problem), v_spec(problem),
-                                out_spec(problem), lse_spec(problem)};
+  std::vector<NamedSpec> tensors{{"q", q_spec(problem)},
+                                 {"k", k_spec(problem)},
+                                 {"v", v_spec(problem)},
+                                 {"out", out_spec(problem)},
+                                 {"lse", lse_spec(problem)}};
   for (std::size_t i = 0; i < kScoreTensors.size(); ++i) {
-    if (!score.has(kScoreTensors[i])) continue;
-    what += fmt::format(" and {}", kScoreTensors[i].name);
-    specs.push_back(score.specs[i]);
+    if (score.has(kScoreTensors[i])) tensors.push_back({kScoreTensors[i].name, score.specs[i]});
   }
-  FDMA_TRY_VOID(check_memory(what, specs));
+  FDMA_TRY_VOID(check_memory(tensors));
   AttentionMemory memory;
   const auto fill = [&](OwnedTensor& tensor, const char* name, const TensorSpec& spec,
                         std::uint64_t which) -> Status {

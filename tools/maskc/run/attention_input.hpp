@@ -84,8 +84,13 @@ Outcome<AttentionProblem> file_problem(const Arguments& arguments, const std::st
 /// Draws random elements, approximately normal. `which` tells apart the tensors of one seed.
 void draw(OwnedTensor& tensor, std::int64_t seed, std::uint64_t which, int num_threads);
 
-/// Failure: unsupported, if tensors of these extents do not fit in memory. `what` names them.
-Status check_memory(std::string_view what, const std::vector<TensorSpec>& specs);
+/// A tensor that is about to be allocated.
+struct NamedSpec {
+  std::string_view name;
+  TensorSpec spec;
+};
+/// Failure: unsupported, if these tensors do not fit in memory together; the message names them.
+Status check_memory(const std::vector<NamedSpec>& tensors);
 
 /// Allocates all tensors, and reads or draws the inputs. out is then 0 and lse is -inf. Failures:
 /// file, unsupported (memory).

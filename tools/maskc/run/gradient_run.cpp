@@ -35,15 +35,15 @@ MutableTensorView like(const TensorView& input, OwnedTensor& gradient) {
 
 Outcome<GradientMemory> GradientMemory::fill(const AttentionProblem& problem, int num_threads) {
   const ProblemScore& score = problem.score;
-  std::string what = "dout, dq, dk and dv";
-  std::vector<TensorSpec> specs{out_spec(problem), q_spec(problem), k_spec(problem),
-                                v_spec(problem)};
+  std::vector<NamedSpec> tensors{{"dout", out_spec(problem)},
+                                 {"dq", q_spec(problem)},
+                                 {"dk", k_spec(problem)},
+                                 {"dv", v_spec(problem)}};
   for (std::size_t i = 0; i < kScoreTensors.size(); ++i) {
     if (!score.has_gradient(kScoreTensors[i])) continue;
-    what += fmt::format(" and {}", kScoreTensors[i].gradient);
-    specs.push_back(score.specs[i]);
+    tensors.push_back({kScoreTensors[i].gradient, score.specs[i]});
   }
-  FDMA_TRY_VOID(check_memory(what, specs));
+  FDMA_TRY_VOID(check_memory(tensors));
   GradientMemory memory;
   FDMA_TRY(memory.dq, OwnedTensor::zeros(q_spec(problem)));
   FDMA_TRY(memory.dk, OwnedTensor::zeros(k_spec(problem)));
