@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> float:
     for step in range(prefill, length):
         now = slice(step, step + 1)
         kept_k, kept_v, kept_scores = cache.append(k[:, :, now], v[:, :, now], scores[..., now])
-        out = fdma.attention(q[:, :, now], kept_k, kept_v, bias=kept_scores)
+        out = fdma.attention(q[:, :, now], kept_k, kept_v, key_bias=kept_scores)
         worst = max(worst, (out - whole[:, :, now]).abs().max().item())
     print(f"{length} tokens, a cache of {kept_k.shape[2]} keys a head")
     print(f"largest difference from attention over the whole sequence: {worst:.1e}")

@@ -45,6 +45,10 @@ class NewArray:
 _Out = TypeVar("_Out", bound=Array)
 _Lse = TypeVar("_Lse", bound=Array)
 _Format = Literal["segment", "parametric", "bitset", "bcsr", "columns", "dense"]
+_Score = tuple[Any, ...]
+"""The fields of ScoreArguments (fdma/attention/score.py), in their order."""
+
+_ScorePart = Literal["softcap", "key_bias", "bias", "alibi", "relative_table", "sink", "dropout"]
 _DType = Literal["float32", "float16", "bfloat16"]
 _Stage = Literal["scores", "selection", "lists", "attention"]
 
@@ -461,8 +465,7 @@ def make_plan(
     head_dim_v: int | None = None,
     dtype: _DType = "float32",
     out_dtype: _DType | None = None,
-    key_bias: bool = False,
-    softcap: bool = False,
+    score: Sequence[_ScorePart] = (),
     backend: Literal["cpu", "sm90", "auto"] = "cpu",
     tile: tuple[int, int] = (0, 0),
     columns: Literal["automatic", "scan", "gather", "reorder"] = "automatic",
@@ -482,8 +485,8 @@ def make_plan(
     attention_backward_call. tile is (queries, keys); (0, 0) leaves the choice
     to the backend. num_workers counts the workers that rows are split for; 0
     means 132 on a GPU. num_threads counts the threads of the CPU that make the
-    plan (0 means all) and does not change it. key_bias and softcap say whether
-    each call brings one. ValueError is raised for counts
+    plan (0 means all) and does not change it. score names the parts that each
+    call brings. ValueError is raised for counts
     of heads or batch elements that do not fit the mask, NotImplementedError for
     a plan that the backend does not run.
     """
@@ -495,7 +498,7 @@ def attention(
     v: Array,
     mask: BlockMask | AttentionPlan | PreparedPlan,
     *,
-    key_bias: Array | None = None,
+    score: _Score | None = None,
     softmax_scale: float | None = None,
     stream: _Stream | None = None,
     num_threads: int = 0,
@@ -506,23 +509,21 @@ def attention(
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
     waits: bool = False,
-    softcap: float = 0.0,
 ) -> tuple[NewArray, NewArray]:
     """
-    Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
+    Computes softmax(score of softmax_scale * q k^T, masked) v and the
     log-sum-exp of each row.
 
     q is [batch, q_len, heads_q, head_dim], k [batch, kv_len, heads_kv,
     head_dim] and v [batch, kv_len, heads_kv, head_dim_v], in float32, float16
-    or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
+    or bfloat16. score is a tuple of the fields of ScoreArguments. out is [batch,
     q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
     -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
     mask is a BlockMask, an AttentionPlan or a PreparedPlan. The int32 arrays
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
     of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
-    launch; with waits=True it returns when the results are there. softcap is that
-    of attention_call.
+    launch; with waits=True it returns when the results are there.
     """
 
 @overload
@@ -532,7 +533,7 @@ def attention(
     v: Array,
     mask: BlockMask | AttentionPlan | PreparedPlan,
     *,
-    key_bias: Array | None = None,
+    score: _Score | None = None,
     softmax_scale: float | None = None,
     stream: _Stream | None = None,
     num_threads: int = 0,
@@ -543,23 +544,21 @@ def attention(
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
     waits: bool = False,
-    softcap: float = 0.0,
 ) -> NewArray:
     """
-    Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
+    Computes softmax(score of softmax_scale * q k^T, masked) v and the
     log-sum-exp of each row.
 
     q is [batch, q_len, heads_q, head_dim], k [batch, kv_len, heads_kv,
     head_dim] and v [batch, kv_len, heads_kv, head_dim_v], in float32, float16
-    or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
+    or bfloat16. score is a tuple of the fields of ScoreArguments. out is [batch,
     q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
     -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
     mask is a BlockMask, an AttentionPlan or a PreparedPlan. The int32 arrays
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
     of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
-    launch; with waits=True it returns when the results are there. softcap is that
-    of attention_call.
+    launch; with waits=True it returns when the results are there.
     """
 
 @overload
@@ -569,7 +568,7 @@ def attention(
     v: Array,
     mask: BlockMask | AttentionPlan | PreparedPlan,
     *,
-    key_bias: Array | None = None,
+    score: _Score | None = None,
     softmax_scale: float | None = None,
     stream: _Stream | None = None,
     num_threads: int = 0,
@@ -580,23 +579,21 @@ def attention(
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
     waits: bool = False,
-    softcap: float = 0.0,
 ) -> tuple[_Out, NewArray]:
     """
-    Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
+    Computes softmax(score of softmax_scale * q k^T, masked) v and the
     log-sum-exp of each row.
 
     q is [batch, q_len, heads_q, head_dim], k [batch, kv_len, heads_kv,
     head_dim] and v [batch, kv_len, heads_kv, head_dim_v], in float32, float16
-    or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
+    or bfloat16. score is a tuple of the fields of ScoreArguments. out is [batch,
     q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
     -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
     mask is a BlockMask, an AttentionPlan or a PreparedPlan. The int32 arrays
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
     of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
-    launch; with waits=True it returns when the results are there. softcap is that
-    of attention_call.
+    launch; with waits=True it returns when the results are there.
     """
 
 @overload
@@ -606,7 +603,7 @@ def attention(
     v: Array,
     mask: BlockMask | AttentionPlan | PreparedPlan,
     *,
-    key_bias: Array | None = None,
+    score: _Score | None = None,
     softmax_scale: float | None = None,
     stream: _Stream | None = None,
     num_threads: int = 0,
@@ -617,23 +614,21 @@ def attention(
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
     waits: bool = False,
-    softcap: float = 0.0,
 ) -> _Out:
     """
-    Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
+    Computes softmax(score of softmax_scale * q k^T, masked) v and the
     log-sum-exp of each row.
 
     q is [batch, q_len, heads_q, head_dim], k [batch, kv_len, heads_kv,
     head_dim] and v [batch, kv_len, heads_kv, head_dim_v], in float32, float16
-    or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
+    or bfloat16. score is a tuple of the fields of ScoreArguments. out is [batch,
     q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
     -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
     mask is a BlockMask, an AttentionPlan or a PreparedPlan. The int32 arrays
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
     of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
-    launch; with waits=True it returns when the results are there. softcap is that
-    of attention_call.
+    launch; with waits=True it returns when the results are there.
     """
 
 @overload
@@ -643,7 +638,7 @@ def attention(
     v: Array,
     mask: BlockMask | AttentionPlan | PreparedPlan,
     *,
-    key_bias: Array | None = None,
+    score: _Score | None = None,
     softmax_scale: float | None = None,
     stream: _Stream | None = None,
     num_threads: int = 0,
@@ -654,23 +649,21 @@ def attention(
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
     waits: bool = False,
-    softcap: float = 0.0,
 ) -> tuple[NewArray, _Lse]:
     """
-    Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
+    Computes softmax(score of softmax_scale * q k^T, masked) v and the
     log-sum-exp of each row.
 
     q is [batch, q_len, heads_q, head_dim], k [batch, kv_len, heads_kv,
     head_dim] and v [batch, kv_len, heads_kv, head_dim_v], in float32, float16
-    or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
+    or bfloat16. score is a tuple of the fields of ScoreArguments. out is [batch,
     q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
     -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
     mask is a BlockMask, an AttentionPlan or a PreparedPlan. The int32 arrays
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
     of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
-    launch; with waits=True it returns when the results are there. softcap is that
-    of attention_call.
+    launch; with waits=True it returns when the results are there.
     """
 
 @overload
@@ -680,7 +673,7 @@ def attention(
     v: Array,
     mask: BlockMask | AttentionPlan | PreparedPlan,
     *,
-    key_bias: Array | None = None,
+    score: _Score | None = None,
     softmax_scale: float | None = None,
     stream: _Stream | None = None,
     num_threads: int = 0,
@@ -691,23 +684,21 @@ def attention(
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
     waits: bool = False,
-    softcap: float = 0.0,
 ) -> tuple[_Out, _Lse]:
     """
-    Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the
+    Computes softmax(score of softmax_scale * q k^T, masked) v and the
     log-sum-exp of each row.
 
     q is [batch, q_len, heads_q, head_dim], k [batch, kv_len, heads_kv,
     head_dim] and v [batch, kv_len, heads_kv, head_dim_v], in float32, float16
-    or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,
+    or bfloat16. score is a tuple of the fields of ScoreArguments. out is [batch,
     q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],
     -inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).
     mask is a BlockMask, an AttentionPlan or a PreparedPlan. The int32 arrays
     q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,
     documents + 1], lie on the device of q and replace the lengths and documents
     of a closed-form plan. On a GPU a call by a PreparedPlan returns after the
-    launch; with waits=True it returns when the results are there. softcap is that
-    of attention_call.
+    launch; with waits=True it returns when the results are there.
     """
 
 def cpu_target() -> str:
@@ -784,7 +775,7 @@ def attention_call(
     q: Array,
     k: Array,
     v: Array,
-    key_bias: Array | None,
+    score: _Score | None,
     out: Array,
     lse: Array | None,
     softmax_scale: float = 0.0,
@@ -795,25 +786,23 @@ def attention_call(
     q_lens: Array | None = None,
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
-    softcap: float = 0.0,
 ) -> int:
     """
     Computes attention by a plan into out and lse, and returns 0.
 
     q, k, v and out are [batch, len, heads, head_dim], or [batch, heads, len,
-    head_dim] with heads_first. key_bias is float32 [batch, heads_kv, kv_len]
-    and lse float32 [batch, heads_q, q_len]. out and lse are contiguous and
+    head_dim] with heads_first. score has the parts that the plan's score has.
+    lse is float32 [batch, heads_q, q_len]. out and lse are contiguous and
     overlap no other tensor. Rows past the lengths become 0 in out and -inf in
     lse. softmax_scale 0 means 1 / sqrt(head_dim). out_low has the shape and
     type of out, of 16 bits; it receives the low half of O for
     attention_backward_call. num_threads counts threads of the CPU; 0 means all.
-    q_lens, kv_lens and cu_seqlens are those of attention. softcap is given where
-    the plan has one, and 0 elsewhere: a scaled product x becomes
-    softcap * tanh(x / softcap).
+    q_lens, kv_lens and cu_seqlens are those of attention.
 
     If kernels cannot read some of the tensors with their strides, nothing is
-    written and the result has bit i set for the i-th of q, k, v, key_bias that
-    must be made contiguous. The caller computes gradients.
+    written and the result has bit i set for the i-th of q, k, v, key_bias, bias,
+    alibi_slopes, relative, sinks that must be made contiguous. The caller
+    computes gradients.
     """
 
 def attention_backward_call(
@@ -821,7 +810,7 @@ def attention_backward_call(
     q: Array,
     k: Array,
     v: Array,
-    key_bias: Array | None,
+    score: _Score | None,
     out: Array,
     lse: Array,
     dout: Array,
@@ -829,7 +818,7 @@ def attention_backward_call(
     dq: Array,
     dk: Array,
     dv: Array,
-    dkey_bias: Array | None,
+    dscore: tuple[Array | None, Array | None, Array | None, Array | None] | None,
     softmax_scale: float = 0.0,
     heads_first: bool = False,
     deterministic: bool = False,
@@ -840,33 +829,33 @@ def attention_backward_call(
     q_lens: Array | None = None,
     kv_lens: Array | None = None,
     cu_seqlens: Array | None = None,
-    softcap: float = 0.0,
 ) -> int:
     """
-    Computes the gradients of attention_call into dq, dk, dv and dkey_bias, and
+    Computes the gradients of attention_call into dq, dk, dv and dscore, and
     returns 0.
 
     plan has direction 'backward'. dq, dk, dv and dout have the shapes of q, k,
-    v and out, dkey_bias and dlse those of key_bias and lse. dkey_bias None
-    means that this gradient is not wanted, dlse None that it is 0. out_low is
-    that of attention_call; without it a gradient of a bias, and gradients of
-    few queries, take one more pass over all keys. On a GPU workspace has
-    plan.workspace_nbytes bytes that nothing else uses on the stream during the
-    call; None means that which the stream's calls share. num_threads counts
-    threads of the CPU; 0 means all. q_lens, kv_lens and cu_seqlens are those of
-    the forward call, as is softcap. Gradients of rows past the lengths are 0.
+    v and out, dlse that of lse. dscore is (dkey_bias, dbias, drelative, dsinks),
+    of the shapes and types of these tensors; None means that a gradient is not
+    wanted, for dlse that it is 0. out_low is that of attention_call; without it
+    a gradient of a bias, and gradients of few queries, take one more pass over
+    all keys. On a GPU workspace has plan.workspace_nbytes bytes that nothing
+    else uses on the stream during the call; None means that which the stream's
+    calls share. num_threads counts threads of the CPU; 0 means all. score,
+    q_lens, kv_lens and cu_seqlens are those of the forward call. Gradients of
+    rows past the lengths are 0.
 
     If kernels cannot read some of the tensors with their strides, nothing is
-    written and the result has bit i set for the i-th of q, k, v, key_bias,
-    dout, dlse that must be made contiguous.
+    written and the result has bit i set for the i-th of q, k, v, key_bias, bias,
+    alibi_slopes, relative, sinks, dout, dlse that must be made contiguous.
     """
 
 class CachedCalls:
     """
     A cache of the plans of calls on PyTorch's tensors.
 
-    The key of a call is the number of its mask, the descriptors of q, k, v and
-    the key bias, and whether it has a softcap.
+    The key of a call is the number of its mask, the descriptors of q, k and v, and
+    the parts of its score.
     """
 
     def __init__(self, empty_like: object, contiguous: object, new_outputs: object) -> None:
@@ -884,8 +873,7 @@ class CachedCalls:
         q: object,
         k: object,
         v: object,
-        key_bias: object | None,
-        has_softcap: bool,
+        score: _Score | None,
         heads_first: bool,
         is_backward: bool,
         is_deterministic: bool,
@@ -906,8 +894,7 @@ class CachedCalls:
         q: object,
         k: object,
         v: object,
-        key_bias: object | None,
-        has_softcap: bool,
+        score: _Score | None,
         heads_first: bool,
         is_backward: bool,
         is_deterministic: bool,
@@ -920,9 +907,8 @@ class CachedCalls:
         q: object,
         k: object,
         v: object,
-        key_bias: object | None,
+        score: _Score | None,
         softmax_scale: float,
-        softcap: float,
         heads_first: bool,
         wants_lse: bool,
         num_threads: int,

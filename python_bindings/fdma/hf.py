@@ -27,6 +27,7 @@ from transformers.masking_utils import (
 
 from .attention.call import attention
 from .attention.mask_argument import block_mask
+from .attention.score import GivenScore
 from .interop.cu_seqlens import from_cu_seqlens
 from .interop.hf_host_values import host_value, offset_of
 from .interop.hf_keywords import check_keywords, refuse_dropout
@@ -170,7 +171,14 @@ def attention_forward(
     query, key, value = _of_one_type(module, query, key, value)
     if isinstance(mask, LayerMask):
         out = attention_with_tables(
-            query, key, value, mask.tables, str(mask.mask), scaling, bool(deterministic), softcap
+            query,
+            key,
+            value,
+            mask.tables,
+            str(mask.mask),
+            scaling,
+            bool(deterministic),
+            None if softcap is None else GivenScore(softcap=softcap),
         )
     else:
         out = attention(

@@ -16,8 +16,7 @@ import torch
 
 from .attention.call import attention
 from .attention.learned import dynamic_mask_attention
-from .attention.mask_argument import block_mask
-from .attention.weights import attention_weights, check_size
+from .attention.weights import check_size
 from .interop.hugging_face import from_hf_mask
 from .masks.block_mask import BlockMask
 from .masks.expr_types import MaskExpr
@@ -103,12 +102,14 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         if isinstance(mask, torch.Tensor):
             mask = _of_attn_mask(mask, batch, heads)
         bias = _of_padding(key_padding_mask, heads)
-        out, lse = attention(q, k, v, mask, bias, return_lse=True)
-        out = self.out_proj(out.transpose(1, 2).flatten(2))
-        weights = None
+        weights: Any = None
         if need_weights:
-            compiled = block_mask(mask, batch, heads, q_len, kv_len)
-            weights = attention_weights(q, k, compiled, bias, None, lse).to(out.dtype)
+            out, weights = attention(q, k, v, mask, key_bias=bias, return_probabilities=True)
+        else:
+            out = attention(q, k, v, mask, key_bias=bias)
+        out = self.out_proj(out.transpose(1, 2).flatten(2))
+        if need_weights:
+            weights = weights.to(out.dtype)
             weights = weights.mean(1) if average_attn_weights else weights
         if not is_batched:
             return out.squeeze(0), None if weights is None else weights.squeeze(0)

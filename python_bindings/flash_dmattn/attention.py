@@ -12,7 +12,6 @@ import fdma
 import numpy as np
 from fdma.attention.frameworks import framework
 from fdma.attention.learned import without_zeros
-from fdma.attention.mask_argument import block_mask
 from fdma.attention.shapes import Extents, checked_extents, checked_scale
 
 from .masks import SparseMask, dtype_name, host_array
@@ -199,7 +198,9 @@ def _attend(
     words: Any = {"deterministic": deterministic, "backend": backend, "softcap": softcap}
     if return_attn_probs:
         return _with_probabilities(query, key, value, mask, bias, scale, words)
-    return fdma.attention(query, key, value, mask, bias, scale, "bshd", **words)
+    return fdma.attention(
+        query, key, value, mask, key_bias=bias, scale=scale, layout="bshd", **words
+    )
 
 
 def _with_probabilities(
@@ -213,18 +214,14 @@ def _with_probabilities(
 ) -> Any:
     if framework(query) != "torch":
         raise NotImplementedError("return_attn_probs: only tensors of PyTorch have probabilities")
-    from fdma.attention.weights import attention_weights, check_size
+    from fdma.attention.weights import check_size
 
     extents = _extents(query, key, value)
-    sizes = extents.batch, extents.heads, extents.q_len, extents.kv_len
-    check_size("return_attn_probs", *sizes)
-    compiled = block_mask(mask, *sizes)
-    out, lse = fdma.attention(
-        query, key, value, compiled, bias, scale, "bshd", return_lse=True, **words
-    )
-    heads_first = query.transpose(1, 2), key.transpose(1, 2)
-    cap = words.get("softcap", 0.0)
-    return out, attention_weights(*heads_first, compiled, bias, scale, lse, cap)
+    check_size("return_attn_probs", extents.batch, extents.heads, extents.q_len, extents.kv_len)
+    return fdma.attention(
+        query, key, value, mask,
+        key_bias=bias, scale=scale, layout="bshd", return_probabilities=True, **words,
+    )  # fmt: skip
 
 
 def _of_dense(attn_mask: Any, extents: Extents) -> fdma.BlockMask:

@@ -12,16 +12,27 @@ from .. import _fdma
 from .frameworks import framework
 from .mask_argument import block_mask
 from .plans import Geometry, Place, plans
+from .score import (
+    GIVEN_TENSORS,
+    NO_SCORE,
+    GivenScore,
+    ScoreArguments,
+    numbers_of,
+    refuse_bias,
+    refuse_key_bias,
+    refuse_sinks,
+    refuse_slopes,
+    refuse_table,
+    seed_and_offset,
+    table_and_left,
+)
 from .shapes import (
     DTYPES,
     Extents,
-    bias_extents,
     checked_backend,
     checked_extents,
     checked_scale,
-    checked_softcap,
     is_heads_first,
-    refuse_bias,
 )
 from .threads import process_threads
 
@@ -35,14 +46,13 @@ class _CallParams(NamedTuple):
     """
 
     mask: Any
-    bias: Any
+    given: GivenScore | None
     scale: float | None
     layout: str
     return_lse: bool
     deterministic: bool
     backend: str
     num_threads: int | None
-    softcap: float | None
 
 
 def numpy_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
@@ -50,8 +60,6 @@ def numpy_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
     params = _CallParams(*words)
     checked_backend(params.backend, False, "the host")
     q, k, v = (rows_of(np, np.asarray(x)) for x in (q, k, v))
-    if params.bias is not None:
-        params = params._replace(bias=np.ascontiguousarray(params.bias))
     return _run(np, q, k, v, params)
 
 
@@ -85,7 +93,8 @@ def jax_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
     import jax
 
     params = _CallParams(*words)
-    for name, x in (("q", q), ("k", k), ("v", v), ("bias", params.bias)):
+    of_score = () if params.given is None else params.given.tensors()
+    for name, x in (("q", q), ("k", k), ("v", v), *zip(GIVEN_TENSORS, of_score, strict=False)):
         if isinstance(x, jax.core.Tracer):
             raise NotImplementedError(
                 f"{name}: a tracer of JAX; attention runs on arrays that are there, outside jit, "
@@ -117,9 +126,9 @@ def _run(
     params: _CallParams,
     place: Place | None = None,
 ) -> Any:
-    mask, bias, scale, layout, return_lse = params[:5]
+    mask, given, scale, layout, return_lse = params[:5]
     heads_first = is_heads_first(layout)
-    factor, cap = checked_scale(scale), checked_softcap(params.softcap)
+    factor = checked_scale(scale)
     extents = checked_extents(q.shape, k.shape, v.shape, heads_first)
     dtype = DTYPES.get(str(q.dtype))
     if dtype is None:
@@ -129,8 +138,7 @@ def _run(
     for name, x in (("k", k), ("v", v)):
         if x.dtype != q.dtype:
             raise ValueError(f"{name}: expected {dtype}, as q, got {x.dtype}")
-    if bias is not None:
-        bias = _full_bias(xp, bias, extents)
+    score = NO_SCORE if given is None else score_of(xp, given, q, extents)
     num_threads = process_threads(params.num_threads)
     counts = extents.batch, extents.heads, extents.q_len, extents.kv_len
     compiled = block_mask(mask, *counts, num_threads, heads_first)
@@ -145,15 +153,14 @@ def _run(
         extents.head_dim,
         extents.head_dim_v,
         dtype,
-        bias is not None,
+        score.parts,
         None if place is None else place.device,
-        has_softcap=cap != 0,
     )
     key = (compiled._handle, geometry)
     plan = plans.of_call(key) or plans.get(key, compiled, geometry, place, num_threads)
     is_short = min(compiled.q_lens) < extents.q_len
-    words: Any = {"softmax_scale": factor or None, "softcap": cap, "num_threads": num_threads}
-    out, lse = _run_core(xp, plan, q, k, v, bias, heads_first, is_short, words)
+    words: Any = {"softmax_scale": factor or None, "num_threads": num_threads}
+    out, lse = _run_core(xp, plan, q, k, v, score, heads_first, is_short, words)
     return (out, lse) if return_lse else out
 
 
@@ -162,7 +169,7 @@ def run_plan(
     q: Any,
     k: Any,
     v: Any,
-    bias: Any,
+    given: GivenScore | None,
     *,
     heads_first: bool,
     is_short: bool,
@@ -175,9 +182,9 @@ def run_plan(
     **words: Any,
 ) -> Any:
     """(result, log-sum-exp) of a plan that was looked up before, written to out and lse where they
-    are given. words: softmax_scale, softcap, and the lengths of a closed-form plan. is_short: rows
-    may lie past lengths; they are set. mask, deterministic and planned_backward are for gradients,
-    which arrays do not have.
+    are given. words: softmax_scale and the lengths of a closed-form plan. is_short: rows may lie
+    past lengths; they are set. mask, deterministic and planned_backward are for gradients, which
+    arrays do not have.
     """
     del mask, deterministic, planned_backward
     name = framework(q)
@@ -187,10 +194,11 @@ def run_plan(
     xp = importlib.import_module({"jax": "jax.numpy"}.get(name, name))
     with q.device if name == "cupy" else contextlib.nullcontext():
         q, k, v = (x if is_jax(x) else rows_of(xp, x) for x in (q, k, v))
-        if bias is not None:
+        score = NO_SCORE
+        if given is not None:
             extents = checked_extents(q.shape, k.shape, v.shape, heads_first)
-            bias = _full_bias(xp, bias, extents)
-        return _run_core(xp, plan, q, k, v, bias, heads_first, is_short, words, out, lse)
+            score = score_of(xp, given, q, extents)
+        return _run_core(xp, plan, q, k, v, score, heads_first, is_short, words, out, lse)
 
 
 def device_index(x: Any) -> int | None:
@@ -208,11 +216,59 @@ def is_jax(array: Any) -> bool:
     return not hasattr(array, "strides")
 
 
-def _full_bias(xp: Any, bias: Any, extents: Extents) -> Any:
-    refuse_bias(bias.shape, extents)
-    if not str(bias.dtype).startswith(("float", "bfloat")):
-        raise TypeError(f"bias: expected floating point numbers, got {bias.dtype}")
-    return xp.broadcast_to(bias.astype(np.float32), bias_extents(extents))
+def score_of(xp: Any, given: GivenScore, q: Any, extents: Extents) -> ScoreArguments:
+    """The checked score of a call. Raises TypeError and ValueError, which name the argument."""
+    softcap, dropout_p = numbers_of(given)
+    key_bias, bias, slopes, sinks = given.key_bias, given.bias, given.alibi_slopes, given.sinks
+    table, left = None, 0
+    if key_bias is not None:
+        key_bias = _floats(xp, "key_bias", key_bias, None)
+        refuse_key_bias(key_bias.shape, extents)
+        wanted = extents.batch, extents.heads_kv, extents.kv_len
+        key_bias = xp.broadcast_to(key_bias, wanted)
+    if bias is not None:
+        bias = _floats(xp, "bias", bias, q)
+        refuse_bias(bias.shape, extents)
+    if slopes is not None:
+        slopes = _floats(xp, "alibi_slopes", slopes, None)
+        refuse_slopes(slopes.shape, extents)
+    if given.relative is not None:
+        table, left = table_and_left(given.relative)
+        table = _floats(xp, "relative", table, None)
+        refuse_table(table.shape, left, extents)
+    if sinks is not None:
+        sinks = _floats(xp, "sinks", sinks, q)
+        refuse_sinks(sinks.shape, extents)
+    seed, offset = _seed(given, dropout_p)
+    tensors = key_bias, bias, slopes, table, sinks, None
+    return ScoreArguments(*tensors, softcap, left, dropout_p, seed, offset)
+
+
+def _floats(xp: Any, name: str, x: Any, q: Any) -> Any:
+    """The array in float32, or in the dtype of q where it has that, with a last stride of 1."""
+    if xp is np:
+        x = np.asarray(x)
+    if not str(x.dtype).startswith(("float", "bfloat")):
+        raise TypeError(f"{name}: expected floating point numbers, got {x.dtype}")
+    if x.dtype != np.float32 and (q is None or x.dtype != q.dtype):
+        x = x.astype(np.float32)
+    return x if is_jax(x) else rows_of(xp, x)
+
+
+def _seed(given: GivenScore, dropout_p: float) -> tuple[int, int]:
+    """Seed and offset of dropout, which arrays have no generator of their own for."""
+    if given.dropout_seed is not None:
+        if given.generator is not None:
+            raise ValueError("generator: expected None with a dropout_seed")
+        return seed_and_offset(given.dropout_seed)
+    if not dropout_p:
+        return 0, 0
+    if not isinstance(given.generator, np.random.Generator):
+        raise ValueError(
+            "dropout_seed: expected an integer, or generator=numpy.random.default_rng(); arrays "
+            "have no generator of their own"
+        )
+    return int(given.generator.integers(0, 1 << 63)), 0
 
 
 def _run_core(
@@ -221,7 +277,7 @@ def _run_core(
     q: Any,
     k: Any,
     v: Any,
-    bias: Any,
+    score: ScoreArguments,
     heads_first: bool,
     is_short: bool,
     words: dict[str, Any],
@@ -241,8 +297,8 @@ def _run_core(
 
         if heads_first:
             q, k, v = (xp.swapaxes(x, 1, 2) for x in (q, k, v))
-        jax.block_until_ready((q, k, v) if bias is None else (q, k, v, bias))
-        result = _fdma.attention(q, k, v, plan, key_bias=bias, **words, stream=0, waits=True)
+        jax.block_until_ready((q, k, v, *(x for x in score.tensors if x is not None)))
+        result = _fdma.attention(q, k, v, plan, score=score, **words, stream=0, waits=True)
         out, lse = (xp.from_dlpack(x) for x in result)
         return xp.swapaxes(out, 1, 2) if heads_first else out, lse
     if out is None:
@@ -258,5 +314,5 @@ def _run_core(
     into = out
     if heads_first:
         q, k, v, into = (xp.swapaxes(x, 1, 2) for x in (q, k, v, out))
-    _fdma.attention(q, k, v, plan, key_bias=bias, **words, out=into, lse=lse)
+    _fdma.attention(q, k, v, plan, score=score, **words, out=into, lse=lse)
     return out, lse

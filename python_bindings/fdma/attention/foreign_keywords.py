@@ -29,16 +29,12 @@ _LENGTHS = (
 )
 _PAGED = "paged caches are not there; gather the pages of a sequence before the call"
 _PER_QUERY = (
-    "a bias per query and key is not there; bias= takes one per key, [batch, heads_kv, kv_len]"
+    "bias= of 4 dimensions [batch, heads, q_len, kv_len], or for numbers of keys alone "
+    "key_bias= [batch, heads_kv, kv_len]"
 )
-_DROPOUT = "dropout of attention weights is not there; leave it out, or drop the result"
-_WEIGHTS = (
-    "attention weights are never computed; return_lse=True gives the log-sum-exp, "
-    "fdma.nn.MultiheadAttention(..)(.., need_weights=True) weights of small layers"
-)
-_SINKS = (
-    "write out, lse = fdma.attention(.., return_lse=True) and fdma.merge([(out, lse)], sinks=sinks)"
-)
+_DROPOUT = "write dropout_p="
+_WEIGHTS = "write return_probabilities=True, for at most 2^28 of them"
+_SINKS = "write sinks="
 _GROUPED = "leave it out: k and v may have fewer heads than q, whose number they divide"
 _FP8 = "8-bit types are not there; give float16 or bfloat16"
 _LAYOUT = 'write layout="bhsd" or layout="bshd"'
@@ -49,14 +45,13 @@ _INSTEAD = {
     "attn_mask": (
         "write mask=fdma.BlockMask.from_dense(attn_mask) for booleans, "
         "fdma.from_hf_mask(attn_mask) for floats of 0 and -inf, and keep it for all calls; "
-        f"other floats: {_PER_QUERY}"
+        f"other floats are {_PER_QUERY}"
     ),
-    "dropout_p": _DROPOUT,
     "enable_gqa": _GROUPED,
     # torch.nn.attention.flex_attention
     "score_mod": (
-        "FDMA has masks and a bias per key (bias=), no functions of scores; a condition goes into "
-        "the mask, fdma.compile(mask_mod, q_len)"
+        "functions of scores are not traced; write softcap=, alibi_slopes=, relative=(table, left) "
+        "or bias=, and a condition into the mask, fdma.compile(mask_mod, q_len)"
     ),
     "block_mask": "write mask=fdma.from_flex(block_mask)",
     "mask_mod": "write mask=fdma.compile(mask_mod, q_len, kv_len)",
@@ -66,7 +61,6 @@ _INSTEAD = {
     "causal": _CAUSAL,
     "window_size": _WINDOW,
     "softmax_scale": "write scale=",
-    "alibi_slopes": _PER_QUERY,
     "return_attn_probs": _WEIGHTS,
     "return_softmax_lse": "write return_lse=True",
     "cu_seqlens_q": _CU_SEQLENS,
@@ -83,18 +77,19 @@ _INSTEAD = {
     "v_descale": _FP8,
     "num_splits": "leave it out: the plan splits rows where that is faster",
     "pack_gqa": "leave it out: the plan packs heads where that is faster",
-    "sinks": _SINKS,
     "s_aux": _SINKS,
     "sink": _SINKS,
+    "learnable_sink": _SINKS,
     # xformers, Hugging Face, JAX
     "attn_bias": (
         'write the mask by its name, mask="k <= q" for LowerTriangularMask, '
         'fdma.compile("causal & documents(lengths=@n)", q_len, n=lengths) for '
-        f"BlockDiagonalCausalMask; a tensor: {_PER_QUERY}"
+        f"BlockDiagonalCausalMask; a tensor is {_PER_QUERY}"
     ),
     "p": _DROPOUT,
     "dropout": _DROPOUT,
     "scaling": "write scale=",
+    "position_bias": f"write {_PER_QUERY}",
     "attention_mask": (
         "write mask=fdma.from_hf_padding(attention_mask, causal=..) for [batch, len], "
         "fdma.from_hf_mask(attention_mask) for [batch, heads, q, k]"
@@ -111,7 +106,6 @@ _INSTEAD = {
     "attn_logits_soft_cap": "write softcap=",
     # FDMA's own words, of another function
     "heads": "leave it out: the tensors have it",
-    "key_bias": "write bias=",
     "kv_lens": _LENGTHS,
     "q_lens": _LENGTHS,
     "return_log_sum_exp": "write return_lse=True",
@@ -124,15 +118,13 @@ _INSTEAD = {
 }
 
 
-_BIAS_OF_PLAN = "a plan is told key_bias=True, and each run brings key_bias="
 _AMONG = "write among="
 _OF_RUN = "it belongs to each run, fdma.plan(..).run(.., softmax_scale=)"
 _INSTEAD_OF = {
     "plan": {
-        "bias": _BIAS_OF_PLAN,
         "scale": _OF_RUN,
         "softmax_scale": _OF_RUN,
-        "key_bias": _BIAS_OF_PLAN,
+        "dropout_p": "write dropout=True, and dropout_p= in each run",
         "return_lse": "it belongs to each run, fdma.plan(..).run(.., return_lse=True)",
         "backend": "write device=",
         "kv_lens": "write closed_form=True, and kv_lens= in each run",
@@ -142,7 +134,6 @@ _INSTEAD_OF = {
     },
     "AttentionPlan.run": {
         "mask": "the plan has its mask; fdma.plan makes one for another mask",
-        "bias": "write key_bias=",
         "scale": "write softmax_scale=",
         "layout": "the plan has its layout; fdma.plan(.., layout=) makes one for another",
         "seqused_q": "write q_lens=",
@@ -158,6 +149,10 @@ _INSTEAD_OF = {
         "softcap": (
             "learned masks have no cap on logits; select_topk gives their mask, and "
             "fdma.attention(.., softcap=) computes with it"
+        ),
+        "dropout_p": (
+            "learned masks have no dropout; select_topk gives their mask, and "
+            "fdma.attention(.., key_bias=scores, dropout_p=) computes with it"
         ),
         "window_size": "write keep_window_size= for the number of keys that a query keeps",
     },

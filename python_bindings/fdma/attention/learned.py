@@ -350,8 +350,17 @@ def dynamic_mask_attention(
         is_zero = scores < _LOG_OF_ZERO if bias == "log" else scores == 0
         added = without_zeros(scores * 0 if added is None else added, is_zero)
     run: Any = attention
-    words = scale, layout, return_lse, deterministic, backend
-    return run(*tensors, mask, added, *words, num_threads=num_threads)
+    return run(
+        *tensors,
+        mask,
+        key_bias=added,
+        scale=scale,
+        return_lse=return_lse,
+        deterministic=deterministic,
+        layout=layout,
+        backend=backend,
+        num_threads=num_threads,
+    )
 
 
 def _refuse_no_integer(keep_window_size: Any) -> None:

@@ -43,7 +43,7 @@ def merge(
     tensors = [*outs, *lses] if sinks is None else [*outs, *lses, sinks]
     if torch.compiler.is_compiling():
         return operator(outs, lses, sinks, heads_first, said)
-    if is_plain(outs[0], lses[0], lses[0], sinks) and are_plain(*tensors):
+    if is_plain(outs[0], lses[0], lses[0]) and are_plain(*tensors):
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             return _Merge.apply(len(outs), heads_first, said, sinks, *outs, *lses)
         return _run(outs, lses, sinks, heads_first, said)

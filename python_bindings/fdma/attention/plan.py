@@ -17,18 +17,25 @@ from .call import Layout, runner_of
 from .foreign_keywords import refuse_keywords
 from .frameworks import framework
 from .plan_arguments import are_same, compiled_mask, described, functions_of, shape_of
-from .plans import DType, Entry, Geometry, Place, plans
-from .shapes import (
-    Extents,
-    checked_extents,
-    checked_scale,
-    checked_softcap,
-    is_heads_first,
-    refuse_bias,
-)
+from .plans import DType, Entry, Geometry, Place, ScorePart, plans
+from .score import GivenScore
+from .shapes import Extents, checked_extents, checked_scale, is_heads_first
 from .threads import process_threads
 
 __all__ = ["AttentionPlan", "plan"]
+
+
+_WORDS: dict[ScorePart, str] = {
+    "softcap": "softcap",
+    "key_bias": "key_bias",
+    "bias": "bias",
+    "alibi": "alibi_slopes",
+    "relative_table": "relative",
+    "sink": "sinks",
+    "dropout": "dropout_p",
+}
+"""Parts of a score, by the core's names, and the arguments that bring them."""
+_PARTS = {name: part for part, name in _WORDS.items()}
 
 
 class AttentionPlan:
@@ -100,14 +107,9 @@ class AttentionPlan:
         return "cpu" if index is None else f"cuda:{index}"
 
     @property
-    def has_key_bias(self) -> bool:
-        """Whether each run brings a key bias."""
-        return self._geometry.has_key_bias
-
-    @property
-    def has_softcap(self) -> bool:
-        """Whether each run brings a softcap."""
-        return self._geometry.has_softcap
+    def score(self) -> tuple[str, ...]:
+        """The arguments of `run` that each run brings: "softcap", "key_bias", "bias" and so on."""
+        return tuple(_WORDS[part] for part in self._geometry.score)
 
     @property
     def is_closed_form(self) -> bool:
@@ -160,7 +162,7 @@ class AttentionPlan:
             batch=shape.batch,
             dtype=self.dtype,
             device=device,
-            softcap=self.has_softcap,
+            softcap="softcap" in self.score,
         )
 
     def run(
@@ -169,8 +171,16 @@ class AttentionPlan:
         k: Any,
         v: Any,
         *,
+        bias: Any = None,
         key_bias: Any = None,
         softmax_scale: float | None = None,
+        softcap: float | None = None,
+        alibi_slopes: Any = None,
+        relative: Any = None,
+        sinks: Any = None,
+        dropout_p: float = 0.0,
+        generator: Any = None,
+        dropout_seed: Any = None,
         out: Any = None,
         lse: Any = None,
         return_lse: bool = False,
@@ -180,15 +190,13 @@ class AttentionPlan:
         cu_seqlens_q: Any = None,
         cu_seqlens_k: Any = None,
         num_threads: int | None = None,
-        softcap: float | None = None,
         **others: NoReturn,
     ) -> Any:
         """Attention on tensors of the plan's shape, dtype and place, as `fdma.attention` does it.
 
-        q, k, v, key_bias, softmax_scale, softcap, return_lse, deterministic and num_threads are
-        `q`, `k`, `v`, `bias`, `scale`, `softcap`, `return_lse`, `deterministic` and `num_threads`
-        of `fdma.attention`. The result and its gradients are those of that function. A plan has a
-        key bias, and a softcap, in every run or in none.
+        softmax_scale is the `scale` of `fdma.attention`, and all arguments that are not named below
+        are those of the same name. The result and its gradients are those of that function. What a
+        plan was told of the score (`fdma.plan`) comes in every run, and nothing else does.
 
         out, lse: arrays of the framework that receive the results, for runs without gradients.
         Rows past lengths are set to 0 and -inf.
@@ -217,40 +225,30 @@ class AttentionPlan:
         if others:
             refuse_keywords(AttentionPlan.run, others)
         self._check_tensors(q, k, v)
-        if (key_bias is not None) != self.has_key_bias:
-            raise ValueError(
-                "key_bias: expected one, as the plan was made with key_bias=True, got None"
-                if self.has_key_bias
-                else "key_bias: expected None; fdma.plan(.., key_bias=True) makes plans with one"
-            )
-        if key_bias is not None:
-            refuse_bias(tuple(key_bias.shape), self._shape, "key_bias")
         scale = checked_scale(softmax_scale, "softmax_scale") or None
-        cap = checked_softcap(softcap)
-        if (cap != 0) != self.has_softcap:
-            raise ValueError(
-                f"softcap: expected a number, as the plan was made with softcap=True, got {softcap}"
-                if self.has_softcap
-                else "softcap: expected None; fdma.plan(.., softcap=True) makes plans with one"
-            )
+        given = GivenScore(
+            *(bias, key_bias, softcap, alibi_slopes, relative, sinks),
+            *(dropout_p, generator, dropout_seed),
+        )
+        self._check_parts(given)
+        score = given if self._geometry.score else None
         is_of_torch = framework(q) == "torch"
         lengths = self._checked_lengths(q_lens, kv_lens, cu_seqlens_q, cu_seqlens_k, is_of_torch)
         if not self.is_closed_form and out is None and lse is None:
             return runner_of(q)(
-                *(q, k, v, self._mask, key_bias, scale, self._layout, return_lse),
-                *(deterministic, "auto", num_threads, cap),
+                *(q, k, v, self._mask, score, scale, self._layout, return_lse),
+                *(deterministic, "auto", num_threads),
             )
         if lse is not None and not return_lse:
             raise ValueError("lse: expected None with return_lse=False")
         self._check_outputs(q, out, lse)
         results = functions_of(q).run(
-            *(self._forward.plan, q, k, v, key_bias),
+            *(self._forward.plan, q, k, v, score),
             heads_first=self._layout == "bhsd",
             is_short="q_lens" in lengths or self._has_short_rows,
             out=out,
             lse=lse,
             softmax_scale=scale,
-            softcap=cap,
             num_threads=num_threads,
             mask=self._mask,
             deterministic=deterministic,
@@ -297,6 +295,22 @@ class AttentionPlan:
             raise ValueError(
                 f"q: expected it on {self.device}, for which the plan was made, got it on "
                 + ("cpu" if device is None else f"cuda:{device}")
+            )
+
+    def _check_parts(self, given: GivenScore) -> None:
+        """ValueError for a part of the score that the plan was not told of, or that is missing."""
+        for name, part in _PARTS.items():
+            value = getattr(given, name)
+            is_given = value is not None if name not in ("softcap", "dropout_p") else bool(value)
+            is_planned = part in self._geometry.score
+            if is_given == is_planned:
+                continue
+            word = "a number" if name in ("softcap", "dropout_p") else "one"
+            told = f"{_told(name)}=True"
+            raise ValueError(
+                f"{name}: expected {word}, as the plan was made with {told}, got {value}"
+                if is_planned
+                else f"{name}: expected None; fdma.plan(.., {told}) makes plans with one"
             )
 
     def _check_outputs(self, q: Any, out: Any, lse: Any) -> None:
@@ -368,12 +382,17 @@ def plan(
     layout: Layout = "bhsd",
     dtype: str | None = None,
     device: Any = None,
+    bias: bool = False,
     key_bias: bool = False,
+    softcap: bool = False,
+    alibi_slopes: bool = False,
+    relative: bool = False,
+    sinks: bool = False,
+    dropout: bool = False,
     closed_form: bool = False,
     gradients: bool = False,
     deterministic: bool = False,
     num_threads: int | None = None,
-    softcap: bool = False,
     **others: NoReturn,
 ) -> AttentionPlan:
     """Plans attention with a mask, so that `AttentionPlan.run` does nothing but run.
@@ -384,7 +403,8 @@ def plan(
     now and not again.
     dtype, device: of shapes, "float32" on "cpu" by default; for instance "bfloat16" on "cuda:0".
     They are not given with tensors, which have their own.
-    key_bias, softcap: whether every run brings a key bias, or a softcap.
+    bias, key_bias, softcap, alibi_slopes, relative, sinks, dropout: whether every run brings the
+    argument of that name, or dropout_p.
     closed_form: make a plan that holds the integers of a closed-form mask in place of work tiles,
     so that each run may bring its own lengths and documents. Such masks are causal masks, windows,
     sinks, prefixes, padding, documents and their intersections (format "parametric").
@@ -421,10 +441,17 @@ def plan(
         shape.head_dim,
         shape.head_dim_v,
         element,
-        bool(key_bias),
+        _parts_of(
+            bias=bias,
+            key_bias=key_bias,
+            softcap=softcap,
+            alibi_slopes=alibi_slopes,
+            relative=relative,
+            sinks=sinks,
+            dropout_p=dropout,
+        ),
         index,
         is_closed_form=bool(closed_form),
-        has_softcap=_is_told(softcap),
     )
     made = object.__new__(AttentionPlan)
     made._mask, made._shape, made._layout = compiled, shape, layout
@@ -439,11 +466,25 @@ def plan(
     return made
 
 
-def _is_told(softcap: Any) -> bool:
-    """Whether runs bring a softcap. A number would be one of them, which each run has to bring."""
-    if isinstance(softcap, bool):
-        return softcap
-    raise TypeError(
-        f"softcap: expected True or False, got {softcap!r}; each run brings its number, "
-        "fdma.plan(.., softcap=True).run(.., softcap=)"
-    )
+def _told(name: str) -> str:
+    """The argument of `plan` for an argument of its runs."""
+    return "dropout" if name == "dropout_p" else name
+
+
+def _parts_of(**told: Any) -> tuple[ScorePart, ...]:
+    """The parts of the score that runs bring, by the core's names.
+
+    TypeError for a number or a tensor, which each run has to bring.
+    """
+    for name, value in told.items():
+        if not isinstance(value, bool):
+            word = _told(name)
+            raise TypeError(
+                f"{word}: expected True or False, got {_described(value)}; each run brings its "
+                f"own, fdma.plan(.., {word}=True).run(.., {name}=)"
+            )
+    return tuple(part for part, name in _WORDS.items() if told[name])
+
+
+def _described(value: Any) -> str:
+    return repr(value) if isinstance(value, int | float | str | None) else type(value).__name__

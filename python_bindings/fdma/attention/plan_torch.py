@@ -14,7 +14,17 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 
 from .. import _fdma
-from .pytorch import autocast, full_bias
+from .pytorch import autocast, requires_gradient
+from .score import (
+    GIVEN_TENSORS,
+    NO_SCORE,
+    NUM_TENSORS,
+    GivenScore,
+    ScoreArguments,
+    inputs_order,
+    wanted_of,
+)
+from .score_torch import score_of
 from .tensors import (
     CallArguments,
     backward,
@@ -47,7 +57,7 @@ def run_plan(
     q: Any,
     k: Any,
     v: Any,
-    bias: Any,
+    score: GivenScore | None,
     *,
     mask: Any,
     heads_first: bool,
@@ -55,7 +65,6 @@ def run_plan(
     out: Any,
     lse: Any,
     softmax_scale: float | None,
-    softcap: float,
     deterministic: bool,
     num_threads: int | None,
     planned_backward: Callable[[bool, int], Any],
@@ -68,9 +77,11 @@ def run_plan(
     if _is_compiling():
         _refuse_modes()
     said = NOT_SAID if num_threads is None else checked_num_threads(num_threads)
-    given = {"q": q, "k": k, "v": v, "key_bias": bias, "out": out, "lse": lse, **lengths}
+    given = {"q": q, "k": k, "v": v, "out": out, "lse": lse, **lengths}
+    if score is not None:
+        given.update(zip(GIVEN_TENSORS, score.tensors(), strict=True))
     tensors = {name: x for name, x in given.items() if isinstance(x, torch.Tensor)}
-    if not (is_plain(q, k, v, bias) and are_plain(*tensors.values())):
+    if not (is_plain(q, k, v) and are_plain(*tensors.values())):
         _refuse_modes()
     into_given = out is not None or lse is not None
     for name, x in tensors.items():
@@ -82,20 +93,22 @@ def run_plan(
         if x.device != q.device:
             raise ValueError(f"{name}: expected a tensor on {q.device}, as q, got {x.device}")
     q, k, v = autocast(q, k, v)
-    if bias is not None:
-        bias = full_bias(bias, q, k, v, heads_first)
+    checked = NO_SCORE
+    if score is not None:
+        checked = score_of(score, q, k, v, heads_first)
     threads = threads_of_call(said)
     if into_given:
-        numbers = {"softmax_scale": softmax_scale, "softcap": softcap, "num_threads": threads}
-        words = {**numbers, **lengths}
-        return _run_into(plan, q, k, v, bias, heads_first, is_short, out, lse, words)
+        words = {"softmax_scale": softmax_scale, "num_threads": threads, **lengths}
+        return _run_into(plan, q, k, v, checked, heads_first, is_short, out, lse, words)
     scale = softmax_scale or 0.0
-    call = CallArguments(mask, scale, heads_first, deterministic, threads, softcap)
+    call = CallArguments(mask, scale, heads_first, deterministic, threads)
     run = _Run(plan, planned_backward, call)
     of_run = (lengths.get("q_lens"), lengths.get("kv_lens"), lengths.get("cu_seqlens"))
-    if _is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, bias)):
-        return _ClosedForm.apply(q, k, v, bias, *of_run, run)
-    return _results(q, k, v, bias, of_run, run, False)[:2]
+    if _is_grad_enabled() and (
+        any(x.requires_grad for x in (q, k, v)) or requires_gradient(checked)
+    ):
+        return _ClosedForm.apply(q, k, v, *checked.tensors, *of_run, run, checked.numbers)
+    return _results(q, k, v, checked, of_run, run, False)[:2]
 
 
 def _refuse_modes() -> NoReturn:
@@ -110,7 +123,7 @@ def _run_into(
     q: Any,
     k: Any,
     v: Any,
-    bias: Any,
+    score: ScoreArguments,
     heads_first: bool,
     is_short: bool,
     out: Any,
@@ -126,12 +139,17 @@ def _run_into(
     if is_empty:
         return out, lse
     q, k, v = (x.detach() if is_readable(x) else _copy(x) for x in (q, k, v))
-    bias = None if bias is None else bias.detach()
+    tensors = (None if x is None else _rows(x.detach()) for x in score.tensors)
+    score = score.with_tensors(tensors)
     into = out
     if heads_first:
         q, k, v, into = (x.transpose(1, 2) for x in (q, k, v, out))
-    _fdma.attention(q, k, v, plan, key_bias=bias, out=into, lse=lse, **words)
+    _fdma.attention(q, k, v, plan, score=score, out=into, lse=lse, **words)
     return out, lse
+
+
+def _rows(x: Any) -> Any:
+    return x if x.stride(-1) == 1 else x.clone(memory_format=torch.contiguous_format)
 
 
 def _copy(x: Any) -> Any:
@@ -139,30 +157,37 @@ def _copy(x: Any) -> Any:
 
 
 def _results(
-    q: Any, k: Any, v: Any, bias: Any, lengths: Any, run: _Run, wants_out_low: bool
+    q: Any,
+    k: Any,
+    v: Any,
+    score: ScoreArguments,
+    lengths: Any,
+    run: _Run,
+    wants_out_low: bool,
 ) -> Any:
     """(result, log-sum-exp, the low half of the result or None)."""
     out, lse = new_outputs(q, k, v, run.call.heads_first)
     out_low = torch.empty_like(out) if wants_out_low else None
     if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
         return out.zero_(), lse.fill_(-torch.inf), None if out_low is None else out_low.zero_()
-    run_forward(run.plan, q, k, v, bias, out, lse, run.call, out_low, lengths)
+    run_forward(run.plan, q, k, v, score, out, lse, run.call, out_low, lengths)
     return out, lse, out_low
 
 
-def _forward(ctx: Any, q: Any, k: Any, v: Any, bias: Any, *rest: Any) -> Any:
-    *lengths, run = rest
-    wants_out_low = needs_out_low(q, ctx.needs_input_grad[3])
-    out, lse, out_low = _results(q, k, v, bias, lengths, run, wants_out_low)
-    ctx.save_for_backward(q, k, v, bias, *lengths, out, lse, out_low)
-    ctx.run = run
+def _forward(ctx: Any, q: Any, k: Any, v: Any, *rest: Any) -> Any:
+    *tensors, run, numbers = rest
+    score, lengths = ScoreArguments(*tensors[:NUM_TENSORS], *numbers), tensors[NUM_TENSORS:]
+    wants_out_low = needs_out_low(q, _wanted(ctx))
+    out, lse, out_low = _results(q, k, v, score, lengths, run, wants_out_low)
+    ctx.save_for_backward(q, k, v, *tensors, out, lse, out_low)
+    ctx.run, ctx.numbers = run, numbers
     ctx.set_materialize_grads(False)
     return out, lse
 
 
 def _backward(ctx: Any, dout: Any, dlse: Any) -> Any:
     if dout is None and dlse is None:
-        return (None,) * 8
+        return (None,) * (8 + NUM_TENSORS)
     if any(x is not None and is_batched(x) for x in (dout, dlse)):
         raise NotImplementedError(
             "AttentionPlan.run: no batches of gradients (is_grads_batched, vectorize) of runs in "
@@ -170,19 +195,24 @@ def _backward(ctx: Any, dout: Any, dlse: Any) -> Any:
         )
     tensors = *ctx.saved_tensors, dout, dlse
     run: Any = _Gradients.apply if _is_grad_enabled() else _gradients
-    wants_bias = tensors[3] is not None and ctx.needs_input_grad[3]
-    return *run(*tensors, ctx.run, wants_bias), None, None, None, None
+    dq, dk, dv, *of_score = run(*tensors, ctx.run, ctx.numbers, _wanted(ctx))
+    return dq, dk, dv, *inputs_order(*of_score), *(None,) * 5
+
+
+def _wanted(ctx: Any) -> int:
+    return wanted_of(ctx.needs_input_grad[3 : 3 + NUM_TENSORS])
 
 
 def _gradients(*arguments: Any) -> Any:
-    """(dq, dk, dv, dbias or None)."""
-    q, k, v, bias, *lengths, out, lse, out_low, dout, dlse, run, wants_bias = arguments
+    """(dq, dk, dv, dkey_bias, dbias, drelative, dsinks), the last four None if not wanted."""
+    q, k, v, *tensors, out, lse, out_low, dout, dlse, run, numbers, wanted = arguments
+    score, lengths = ScoreArguments(*tensors[:NUM_TENSORS], *numbers), tensors[NUM_TENSORS:]
 
     def planned(call: CallArguments) -> Any:
         return run.planned_backward(call.deterministic, call.num_threads)
 
     results = out, lse, out_low, dout, dlse
-    return backward(q, k, v, bias, *results, run.call, wants_bias, planned, tuple(lengths))
+    return backward(q, k, v, score, *results, run.call, wanted, planned, tuple(lengths))
 
 
 class _ClosedForm(torch.autograd.Function):  # type: ignore[misc]

@@ -28,6 +28,8 @@ _MAX_CALLS = 4096
 
 DType = Literal["float32", "float16", "bfloat16"]
 Direction = Literal["forward", "backward"]
+ScorePart = Literal["softcap", "key_bias", "bias", "alibi", "relative_table", "sink", "dropout"]
+"""The names of score_parts.def."""
 
 
 class Geometry(NamedTuple):
@@ -39,7 +41,8 @@ class Geometry(NamedTuple):
     head_dim: int
     head_dim_v: int
     dtype: DType
-    has_key_bias: bool
+    score: tuple[ScorePart, ...]
+    """The parts of the score that each call brings, by the core's names."""
     device: int | None
     """The CUDA device; None for the CPU."""
     direction: Direction = "forward"
@@ -47,7 +50,6 @@ class Geometry(NamedTuple):
     """Whether a backward plan on a GPU has the accumulation order of deterministic calls."""
     is_closed_form: bool = False
     """Whether the plan is in closed form, so that each call may bring lengths and documents."""
-    has_softcap: bool = False
 
     @property
     def backend(self) -> Literal["cpu", "sm90"]:
@@ -230,8 +232,7 @@ def _make(mask: BlockMask, geometry: Geometry, place: Place | None, num_threads:
         head_dim=geometry.head_dim,
         head_dim_v=geometry.head_dim_v,
         dtype=geometry.dtype,
-        key_bias=geometry.has_key_bias,
-        softcap=geometry.has_softcap,
+        score=geometry.score,
         backend=geometry.backend,
         form="parametric" if geometry.is_closed_form else "segments",
         direction=geometry.direction,

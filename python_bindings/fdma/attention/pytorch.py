@@ -21,7 +21,17 @@ from ..masks.mask_text import text_of_handle
 from . import operators as attention_operators
 from .mask_argument import DENSE, block_mask
 from .plans import Place
-from .shapes import checked_backend, checked_scale, checked_softcap, is_heads_first, refuse_bias
+from .score import (
+    NO_SCORE,
+    NO_TENSORS,
+    GivenScore,
+    ScoreArguments,
+    has_tensors,
+    inputs_order,
+    wanted_of,
+)
+from .score_torch import score_of
+from .shapes import checked_backend, checked_scale, is_heads_first
 from .tensor_layouts import refuse_layouts
 from .tensors import (
     CallArguments,
@@ -62,49 +72,66 @@ def attention(
     k: Any,
     v: Any,
     mask: Any,
-    bias: Any,
+    given: GivenScore | None,
     scale: float | None,
     layout: str,
     return_lse: bool,
     deterministic: bool,
     backend: str,
     num_threads: int | None,
-    softcap: float | None,
 ) -> Any:
     """`fdma.attention` for tensors."""
     said = NOT_SAID if num_threads is None else checked_num_threads(num_threads)
-    if _is_compiling() or not is_plain(q, k, v, bias):
+    if (
+        _is_compiling()
+        or not is_plain(q, k, v)
+        or (given is not None and not are_plain(*given.tensors()))
+    ):
         words = scale, layout, return_lse, deterministic, backend
-        if not _is_compiling() and only_sets_devices() and are_plain(q, k, v, bias):
+        if not _is_compiling() and only_sets_devices() and are_plain(q, k, v):
             with _no_function_modes():
-                return attention(q, k, v, mask, bias, *words, num_threads, softcap)
-        return _by_operators(q, k, v, mask, bias, *words, said, softcap)
+                return attention(q, k, v, mask, given, *words, num_threads)
+        return _by_operators(q, k, v, mask, given, *words, said)
     threads = _get_num_threads() if said == NOT_SAID else said
     heads_first = layout == "bhsd" or is_heads_first(layout)
     factor = 0.0 if scale is None else checked_scale(scale)
-    cap = 0.0 if softcap is None else checked_softcap(softcap)
     if backend != "auto":
         checked_backend(backend, q.is_cuda, q.device)
     if _is_any_autocast():
         q, k, v = autocast(q, k, v)
-    if bias is not None:
-        bias = full_bias(bias, q, k, v, heads_first)
+    score = NO_SCORE
+    if given is not None:
+        score = score_of(given, q, k, v, heads_first)
     if not isinstance(mask, BlockMask | str):
         mask = DENSE if mask is None else _resolved(mask, q, k, v, heads_first, threads)
     if _is_grad_enabled() and (
         q.requires_grad
         or k.requires_grad
         or v.requires_grad
-        or (bias is not None and bias.requires_grad)
+        or (given is not None and requires_gradient(score))
     ):
-        call = CallArguments(mask, factor, heads_first, deterministic, threads, cap)
-        return (_apply_with_lse if return_lse else _apply)(q, k, v, bias, call)
-    how = factor, cap, heads_first, return_lse, threads
-    cached = run_cached(number_of(mask), q, k, v, bias, *how)
+        call = CallArguments(mask, factor, heads_first, deterministic, threads)
+        apply = _apply_with_lse if return_lse else _apply
+        if given is None:
+            return apply(q, k, v, call)
+        if not has_tensors(score):
+            return apply(q, k, v, call, score)
+        return apply(q, k, v, call, score.with_tensors(NO_TENSORS), *score.tensors)
+    of_core = None if given is None else score
+    number = number_of(mask)
+    cached = run_cached(number, q, k, v, of_core, factor, heads_first, return_lse, threads)
     if cached is not None:
         return cached
-    call = CallArguments(mask, factor, heads_first, deterministic, threads, cap)
-    return forward(q, k, v, bias, call, return_lse)
+    call = CallArguments(mask, factor, heads_first, deterministic, threads)
+    return forward(q, k, v, score, call, return_lse)
+
+
+def requires_gradient(score: ScoreArguments) -> bool:
+    """Whether a tensor of a score requires a gradient."""
+    for x in score.tensors:  # noqa: SIM110, since a generator would take longer
+        if x is not None and x.requires_grad:
+            return True
+    return False
 
 
 def dtype_name(x: Any) -> str:
@@ -129,81 +156,109 @@ def place(index: int) -> Place:
     return place_of(torch.device("cuda", index))
 
 
-def _by_operators(q: Any, k: Any, v: Any, mask: Any, bias: Any, *words: Any) -> Any:
-    scale, layout, return_lse, deterministic, backend, num_threads, softcap = words
-    for name, x in (("k", k), ("v", v), ("bias", bias)):
-        if not isinstance(x, torch.Tensor) and (x is not None or name != "bias"):
+def _by_operators(q: Any, k: Any, v: Any, mask: Any, given: Any, *words: Any) -> Any:
+    scale, layout, return_lse, deterministic, backend, num_threads = words
+    for name, x in (("k", k), ("v", v)):
+        if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: expected a tensor of PyTorch, as q, got {type(x).__name__}")
-    refuse_layouts(q=q, k=k, v=v, bias=bias)
+    refuse_layouts(q=q, k=k, v=v)
     heads_first = is_heads_first(layout)
-    factor, cap = checked_scale(scale), checked_softcap(softcap)
+    factor = checked_scale(scale)
     if backend != "auto":
         checked_backend(backend, q.device.type == "cuda", q.device)
     q, k, v = autocast(q, k, v)
-    if bias is not None:
-        bias = full_bias(bias, q, k, v, heads_first)
+    score = NO_SCORE
+    if given is not None:
+        score = score_of(given, q, k, v, heads_first)
     if not _is_compiling():
-        refuse_transforms("attention", q, k, v, bias)
+        refuse_transforms("attention", q, k, v, *score.tensors)
     text, handle, kept = _named(mask, q, k, v, heads_first, num_threads)
-    wants_bias = bias is not None and bias.requires_grad and _is_grad_enabled()
-    keeps_out_low = wants_bias and bool(q.dtype != torch.float32)
+    wants_score = given is not None and requires_gradient(score) and _is_grad_enabled()
+    keeps_out_low = wants_score and bool(q.dtype != torch.float32)
     # The comparison would make torch.compile compile one graph for few queries and one for many.
     if not keeps_out_low and not _is_compiling() and not is_recorded():
         is_asked = _is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-        keeps_out_low = is_asked and needs_out_low(q, False)
-    out, lse, _ = attention_operators.attention(
-        *(q, k, v, bias, text, handle, factor, heads_first, deterministic, keeps_out_low),
-        num_threads,
-        cap,
-    )
+        keeps_out_low = is_asked and needs_out_low(q, 0)
+    words = factor, heads_first, deterministic, num_threads, keeps_out_low
+    out, lse, _ = attention_operators.attention(q, k, v, text, handle, *words, *score)
     del kept
     return (out, lse) if return_lse else out
 
 
-def _forward(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: CallArguments) -> Any:
-    return _saved(ctx, q, k, v, bias, call)[0]
+# `numbers` is a score without its tensors, which follow if there are any.
 
 
-def _forward_with_lse(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: CallArguments) -> Any:
+def _forward(
+    ctx: Any, q: Any, k: Any, v: Any, call: Any, numbers: Any = NO_SCORE, *tensors: Any
+) -> Any:
+    return _saved(ctx, q, k, v, call, numbers, tensors)[0]
+
+
+def _forward_with_lse(
+    ctx: Any, q: Any, k: Any, v: Any, call: Any, numbers: Any = NO_SCORE, *tensors: Any
+) -> Any:
     ctx.set_materialize_grads(False)
-    return _saved(ctx, q, k, v, bias, call)
+    return _saved(ctx, q, k, v, call, numbers, tensors)
 
 
-def _saved(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: CallArguments) -> Any:
-    out_low = None
-    if needs_out_low(q, ctx.needs_input_grad[3]):
-        out, lse, out_low = forward_with_out_low(q, k, v, bias, call)
+def _saved(
+    ctx: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    call: CallArguments,
+    numbers: ScoreArguments,
+    tensors: tuple[Any, ...],
+) -> Any:
+    out_low, score, wanted = None, numbers, 0
+    if tensors:
+        score = numbers.with_tensors(tensors)
+        wanted = wanted_of(ctx.needs_input_grad[5:])
+    if needs_out_low(q, wanted):
+        out, lse, out_low = forward_with_out_low(q, k, v, score, call)
     else:
-        out, lse = forward(q, k, v, bias, call, True)
-    ctx.save_for_backward(q, k, v, bias, out, lse, out_low)
-    ctx.call = call
+        out, lse = forward(q, k, v, score, call, True)
+    ctx.save_for_backward(q, k, v, *tensors, out, lse, out_low)
+    ctx.of_call = call, numbers
     return out, lse
 
 
 def _backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:
     if dout is None and dlse is None:
-        return None, None, None, None, None
-    tensors = ctx.saved_tensors
-    wants_bias = tensors[3] is not None and ctx.needs_input_grad[3]
+        return (None,) * len(ctx.needs_input_grad)
+    q, k, v, *tensors, out, lse, out_low = ctx.saved_tensors
+    run: Any = _record_gradients if _is_grad_enabled() else _gradients
     if (
         _is_compiling()
         or (dout is not None and is_batched(dout))
         or (dlse is not None and is_batched(dlse))
     ):
-        return *_gradients_by_operator(*tensors, dout, dlse, ctx.call, wants_bias), None
-    run: Any = _record_gradients if _is_grad_enabled() else backward
-    return *run(*tensors, dout, dlse, ctx.call, wants_bias), None
+        run = _gradients_by_operator
+    wanted = wanted_of(ctx.needs_input_grad[5:]) if tensors else 0
+    results = out, lse, out_low, dout, dlse
+    call, numbers = ctx.of_call
+    dq, dk, dv, *grads = run(q, k, v, *results, call, wanted, numbers, *tensors)
+    if not tensors:
+        return dq, dk, dv, None, None
+    return dq, dk, dv, None, None, *inputs_order(*grads)
+
+
+def _gradients(*arguments: Any) -> Any:
+    q, k, v, out, lse, out_low, dout, dlse, call, wanted, numbers, *tensors = arguments
+    score = numbers.with_tensors(tensors) if tensors else numbers
+    return backward(q, k, v, score, out, lse, out_low, dout, dlse, call, wanted)
 
 
 def _gradients_by_operator(*arguments: Any) -> Any:
     """The gradients by the operator, which compiled autograd can compile and vmap can call for each
     element of a batch.
     """
-    *tensors, call, wants_bias = arguments
-    given, *words, num_threads, cap = call
-    text, handle = (given, 0) if isinstance(given, str) else ("", given._handle)
-    last = wants_bias, num_threads, cap
-    return attention_operators.gradients(*tensors, text, handle, *words, *last)
+    q, k, v, out, lse, out_low, dout, dlse, call, wanted, numbers, *tensors = arguments
+    mask, *words = call
+    text, handle = (mask, 0) if isinstance(mask, str) else ("", mask._handle)
+    given = q, k, v, out, lse, out_low
+    score = numbers.with_tensors(tensors) if tensors else numbers
+    return attention_operators.gradients(dout, dlse, *given, text, handle, *words, wanted, *score)
 
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc]
@@ -216,12 +271,12 @@ class _AttentionWithLse(torch.autograd.Function):  # type: ignore[misc]
     backward = staticmethod(_backward)
 
 
-class _Gradients(torch.autograd.Function):  # type: ignore[misc]
+class _RecordedGradients(torch.autograd.Function):  # type: ignore[misc]
     """The gradients if autograd records them (create_graph), when they require a gradient too."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Any:
-        return backward(*arguments)
+        return _gradients(*arguments)
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
@@ -231,7 +286,7 @@ class _Gradients(torch.autograd.Function):  # type: ignore[misc]
 # Skips the check for transforms of torch.func, which plain calls do not have.
 _apply = super(torch.autograd.Function, _Attention).apply
 _apply_with_lse = super(torch.autograd.Function, _AttentionWithLse).apply
-_record_gradients = super(torch.autograd.Function, _Gradients).apply
+_record_gradients = super(torch.autograd.Function, _RecordedGradients).apply
 
 
 def autocast(*tensors: Any) -> Any:
@@ -241,19 +296,6 @@ def autocast(*tensors: Any) -> Any:
         return tensors
     dtype = torch.get_autocast_dtype(kind)
     return tuple(x.to(dtype) if x.dtype in _CASTS else x for x in tensors)
-
-
-def full_bias(bias: Any, q: Any, k: Any, v: Any, heads_first: bool) -> Any:
-    """The bias as float32 [batch, heads_kv, kv_len], by steps through which gradients flow back."""
-    extents = extents_of(q, k, v, heads_first)
-    wanted = (extents.batch, extents.heads_kv, extents.kv_len)
-    if bias.dtype == torch.float32 and tuple(bias.shape) == wanted:
-        return bias
-    if not bias.dtype.is_floating_point:
-        hint = "; booleans are a mask" if bias.dtype == torch.bool else ""
-        raise TypeError(f"bias: expected floating point numbers, got {bias.dtype}{hint}")
-    refuse_bias(tuple(bias.shape), extents)
-    return bias.to(torch.float32).expand(wanted)
 
 
 def _named(

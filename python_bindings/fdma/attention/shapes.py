@@ -54,7 +54,7 @@ def checked_scale(scale: float | None, name: str = "scale") -> float:
     if scale is None:
         return 0.0
     if not isinstance(scale, float):
-        _refuse_no_number(scale, name)
+        refuse_no_number(scale, name)
     value = float(scale)
     if not -math.inf < value < math.inf or value == 0:  # comparisons: torch.compile follows them
         raise ValueError(f"{name}: expected a finite number other than 0, got {scale}")
@@ -66,7 +66,7 @@ def checked_softcap(softcap: float | None) -> float:
     if softcap is None:
         return 0.0
     if not isinstance(softcap, float):
-        _refuse_no_number(softcap, "softcap", "")
+        refuse_no_number(softcap, "softcap", "")
     value = float(softcap)
     # Comparisons, as above; the range is that of the core.
     if value != 0 and not 1e-12 <= value <= 1e12:
@@ -77,7 +77,7 @@ def checked_softcap(softcap: float | None) -> float:
     return value
 
 
-def _refuse_no_number(
+def refuse_no_number(
     scale: Any, name: str, instead: str = "multiply q by it and give {name}=1.0, or "
 ) -> None:
     if getattr(scale, "requires_grad", False):
@@ -144,21 +144,3 @@ def checked_backend(backend: str, is_on_gpu: bool, where: Any) -> None:
         raise ValueError(f'backend: "cpu" computes on the host, q is on {where}; use q.cpu()')
     if backend == "sm90" and not is_on_gpu:
         raise ValueError(f'backend: "sm90" computes on a GPU, q is on {where}; move it there')
-
-
-def bias_extents(extents: Extents) -> tuple[int, int, int]:
-    return extents.batch, extents.heads_kv, extents.kv_len
-
-
-def refuse_bias(shape: Sequence[int], extents: Extents, name: str = "bias") -> None:
-    """ValueError for a bias that does not broadcast to a number for each key."""
-    wanted = bias_extents(extents)
-    given = (1,) * (3 - len(shape)) + tuple(shape)
-    if len(given) != 3 or any(
-        have not in (1, want) for have, want in zip(given, wanted, strict=True)
-    ):
-        raise ValueError(
-            f"{name}: expected [batch, heads_kv, kv_len] = {list(wanted)}, or what broadcasts to "
-            f"that, got {list(shape)}"
-            + ("; a bias per query and key is not there" if len(shape) == 4 else "")
-        )

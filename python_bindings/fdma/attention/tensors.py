@@ -15,6 +15,7 @@ from .. import _fdma
 from ..masks.block_mask import BlockMask
 from .mask_argument import block_mask
 from .plans import Direction, DType, Geometry, Place, plans
+from .score import NO_SCORE, WANTS, ScoreArguments, with_gradients
 from .shapes import DTYPES, Extents, checked_extents
 from .tensor_layouts import refuse_layouts
 from .threads import NOT_SAID
@@ -37,7 +38,7 @@ Lengths = tuple[Any, Any, Any]
 
 
 class CallArguments(NamedTuple):
-    """The arguments of a call besides its tensors."""
+    """The arguments of a call besides its tensors and its score."""
 
     mask: BlockMask | str
     softmax_scale: float
@@ -46,8 +47,6 @@ class CallArguments(NamedTuple):
     deterministic: bool
     num_threads: int = 0
     """Of the CPU, forward and backward; 0: all."""
-    softcap: float = 0.0
-    """0: none."""
 
 
 def threads_of_call(said: int) -> int:
@@ -77,25 +76,30 @@ def extents_of(q: Any, k: Any, v: Any, heads_first: bool) -> Extents:
 
 
 def plan_of(
-    q: Any, k: Any, v: Any, bias: Any, call: CallArguments, direction: Direction = "forward"
+    q: Any,
+    k: Any,
+    v: Any,
+    score: ScoreArguments,
+    call: CallArguments,
+    direction: Direction = "forward",
 ) -> Any:
     """The plan of a call, cached or made now. A batch of 0 is checked and has the plan None."""
     is_backward = direction == "backward"
     is_deterministic = call.deterministic and is_backward
     number = number_of(call.mask)
-    how = call.softcap != 0, call.heads_first, is_backward, is_deterministic
-    descriptor = number, q, k, v, bias, *how
+    how = call.heads_first, is_backward, is_deterministic
+    descriptor = number, q, k, v, score, *how
     plan = _find_cached(*descriptor)
     if plan is not None:
         return plan
-    refuse_layouts(q=q, k=k, v=v, bias=bias)
+    refuse_layouts(q=q, k=k, v=v)
     # Parameters, and tensors before PyTorch 2.10, do not describe themselves to C.
     tensors = tuple((x.shape, x.dtype, x.device) for x in (q, k, v))
-    key = number, tensors, bias is None, *how
+    key = number, tensors, score.parts, *how
     plan = plans.of_call(key)
     if plan is not None:
         return plan
-    extents, geometry, place = _geometry(q, k, v, bias, call, direction)
+    extents, geometry, place = _geometry(q, k, v, score, call, direction)
     counts = extents.batch, extents.heads, extents.q_len, extents.kv_len
     mask = block_mask(call.mask, *counts, call.num_threads, call.heads_first)
     if extents.batch == 0:
@@ -109,7 +113,7 @@ def plan_of(
 
 
 def _geometry(
-    q: Any, k: Any, v: Any, bias: Any, call: CallArguments, direction: Direction
+    q: Any, k: Any, v: Any, score: ScoreArguments, call: CallArguments, direction: Direction
 ) -> tuple[Extents, Geometry, Place | None]:
     extents = extents_of(q, k, v, call.heads_first)
     for name, tensor in (("k", k), ("v", v)):
@@ -117,8 +121,9 @@ def _geometry(
             raise ValueError(f"{name}: expected {q.dtype}, as q, got {tensor.dtype}")
         if tensor.device != q.device:
             raise ValueError(f"{name}: expected a tensor on {q.device}, as q, got {tensor.device}")
-    if bias is not None and bias.device != q.device:
-        raise ValueError(f"bias: expected a tensor on {q.device}, as q, got {bias.device}")
+    for name, tensor in zip(ScoreArguments._fields, score.tensors, strict=False):
+        if tensor is not None and tensor.device != q.device:
+            raise ValueError(f"{name}: expected a tensor on {q.device}, as q, got {tensor.device}")
     dtype = _TYPES.get(q.dtype)
     if dtype is None:
         raise NotImplementedError(
@@ -132,11 +137,10 @@ def _geometry(
         extents.head_dim,
         extents.head_dim_v,
         dtype,
-        bias is not None,
+        score.parts,
         None if place is None else place.device,
         direction,
         call.deterministic and direction == "backward" and place is not None,
-        has_softcap=call.softcap != 0,
     )
     return extents, geometry, place
 
@@ -176,41 +180,47 @@ run_cached = _cached_calls.run
 _find_cached, _add_cached = _cached_calls.find, _cached_calls.add
 
 
-def needs_out_low(q: Any, wants_bias: bool) -> bool:
+def needs_out_low(q: Any, wanted: int) -> bool:
     """Whether the gradients need out_low, the low half of the result. Without out_low the core
-    computes the exact delta of the gradients in one more pass over the keys.
+    computes the exact delta of the gradients in one more pass over the keys. wanted: the bits of
+    the gradients of a score.
     """
     if q.dtype == torch.float32:
         return False
-    return wants_bias or bool(q.shape[0] * q.shape[1] * q.shape[2] <= _FEW_QUERIES)
+    return wanted != 0 or bool(q.shape[0] * q.shape[1] * q.shape[2] <= _FEW_QUERIES)
 
 
-def forward_with_out_low(q: Any, k: Any, v: Any, bias: Any, call: CallArguments) -> Any:
+def forward_with_out_low(q: Any, k: Any, v: Any, score: ScoreArguments, call: CallArguments) -> Any:
     """(result, log-sum-exp, the low half of the result)."""
-    plan = plan_of(q, k, v, bias, call)
+    plan = plan_of(q, k, v, score, call)
     out, lse = new_outputs(q, k, v, call.heads_first)
     out_low = torch.empty_like(out)
     if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
         return out.zero_(), lse.fill_(-torch.inf), out_low.zero_()
-    run_forward(plan, q, k, v, bias, out, lse, call, out_low)
+    run_forward(plan, q, k, v, score, out, lse, call, out_low)
     return out, lse, out_low
 
 
-def forward(q: Any, k: Any, v: Any, bias: Any, call: CallArguments, with_lse: bool) -> Any:
+def forward(
+    q: Any, k: Any, v: Any, score: ScoreArguments, call: CallArguments, with_lse: bool
+) -> Any:
     """The result, or with_lse (result, log-sum-exp)."""
-    mask, scale, heads_first, _, num_threads, cap = call
-    words = scale, cap, heads_first, with_lse, num_threads
-    cached = run_cached(number_of(mask), q, k, v, bias, *words)
-    return _forward(q, k, v, bias, call, with_lse) if cached is None else cached
+    mask, scale, heads_first, _, num_threads = call
+    of_core = None if score is NO_SCORE else score
+    words = scale, heads_first, with_lse, num_threads
+    cached = run_cached(number_of(mask), q, k, v, of_core, *words)
+    return _forward(q, k, v, score, call, with_lse) if cached is None else cached
 
 
-def _forward(q: Any, k: Any, v: Any, bias: Any, call: CallArguments, with_lse: bool) -> Any:
-    plan = plan_of(q, k, v, bias, call)
+def _forward(
+    q: Any, k: Any, v: Any, score: ScoreArguments, call: CallArguments, with_lse: bool
+) -> Any:
+    plan = plan_of(q, k, v, score, call)
     out, lse = new_outputs(q, k, v, call.heads_first, with_lse)
     if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
         out.zero_()
         return (out, lse.fill_(-torch.inf)) if with_lse else out
-    run_forward(plan, q, k, v, bias, out, lse, call)
+    run_forward(plan, q, k, v, score, out, lse, call)
     return (out, lse) if with_lse else out
 
 
@@ -219,7 +229,7 @@ def run_forward(
     q: Any,
     k: Any,
     v: Any,
-    bias: Any,
+    score: ScoreArguments,
     out: Any,
     lse: Any,
     call: CallArguments,
@@ -229,12 +239,10 @@ def run_forward(
     """Attention by a plan into new memory, which has no gaps."""
     words = call.softmax_scale, call.heads_first, out_low, call.num_threads, None
     for _ in range(2):
-        unreadable = _fdma.attention_call(
-            plan, q, k, v, bias, out, lse, *words, *lengths, call.softcap
-        )
+        unreadable = _fdma.attention_call(plan, q, k, v, score, out, lse, *words, *lengths)
         if not unreadable:
             break
-        q, k, v, bias = _contiguous(unreadable, q, k, v, bias)
+        q, k, v, score = _contiguous(unreadable, q, k, v, score)
 
 
 def is_readable(x: Any) -> bool:
@@ -249,41 +257,42 @@ def backward(
     q: Any,
     k: Any,
     v: Any,
-    bias: Any,
+    score: ScoreArguments,
     out: Any,
     lse: Any,
     out_low: Any,
     dout: Any,
     dlse: Any,
     call: CallArguments,
-    wants_bias: bool,
+    wanted: int,
     planned: Callable[[CallArguments], Any] | None = None,
     lengths: Lengths = NO_LENGTHS,
 ) -> Any:
-    """(dq, dk, dv, dbias or None). out_low is that of `forward_with_out_low`, or None.
+    """(dq, dk, dv, dkey_bias, dbias, drelative, dsinks), the last four None where `wanted` does not
+    have their bit. out_low is that of `forward_with_out_low`, or None.
 
     Sums have a fixed order if the call is deterministic or torch.use_deterministic_algorithms is
     on. planned: gives the plan of the gradients; otherwise it is looked up, or made.
     """
-    refuse_transforms("gradients of attention", q, k, v, bias, dout, dlse)
+    refuse_transforms("gradients of attention", q, k, v, *score.tensors, dout, dlse)
     if torch.are_deterministic_algorithms_enabled():
         call = call._replace(deterministic=True)
     dq, dk, dv = (new_gradient(x, call.heads_first) for x in (q, k, v))
-    dbias = torch.empty(bias.shape, dtype=torch.float32, device=q.device) if wants_bias else None
-    grads = dq, dk, dv, dbias
+    of_score = new_gradients_of_score(score, wanted)
+    grads = dq, dk, dv, *of_score
     if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
         return tuple(x if x is None else x.zero_() for x in grads)
     if dout is None:
         dout = torch.zeros_like(out)
-    plan = plan_of(q, k, v, bias, call, "backward") if planned is None else planned(call)
+    plan = plan_of(q, k, v, score, call, "backward") if planned is None else planned(call)
     # The framework allocates the workspace and can reuse it: it is as large as dq in float32.
     num_bytes = plan.workspace_nbytes
     workspace = q.new_empty(num_bytes, dtype=torch.uint8) if num_bytes else None
     for _ in range(2):
         unreadable = _fdma.attention_backward_call(
             plan,
-            *(q, k, v, bias, out, lse, dout, dlse),
-            *grads,
+            *(q, k, v, score, out, lse, dout, dlse),
+            *(dq, dk, dv, of_score if wanted else None),
             call.softmax_scale,
             call.heads_first,
             call.deterministic,
@@ -292,11 +301,10 @@ def backward(
             call.num_threads,
             None,
             *lengths,
-            call.softcap,
         )
         if not unreadable:
             break
-        q, k, v, bias, dout, dlse = _contiguous(unreadable, q, k, v, bias, dout, dlse)
+        q, k, v, score, dout, dlse = _contiguous(unreadable, q, k, v, score, dout, dlse)
     return grads
 
 
@@ -309,8 +317,26 @@ def new_gradient(x: Any, heads_first: bool) -> Any:
     return torch.empty_like(x, memory_format=_CONTIGUOUS)
 
 
-def _contiguous(bits: int, *tensors: Any) -> Any:
-    """The tensors; those whose bit is set are copied to contiguous memory."""
-    return tuple(
-        x.clone(memory_format=_CONTIGUOUS) if bits >> i & 1 else x for i, x in enumerate(tensors)
+def new_gradients_of_score(score: ScoreArguments, wanted: int) -> tuple[Any, Any, Any, Any]:
+    """Memory for the gradients (dkey_bias, dbias, drelative, dsinks) that are wanted."""
+    if not wanted:
+        return None, None, None, None
+    key_bias, bias, relative, sinks = (
+        None if x is None or not wanted & bit else torch.empty_like(x, memory_format=_CONTIGUOUS)
+        for x, bit in zip(with_gradients(score), WANTS, strict=True)
     )
+    return key_bias, bias, relative, sinks
+
+
+def _contiguous(
+    bits: int, q: Any, k: Any, v: Any, score: ScoreArguments, *others: Any
+) -> tuple[Any, ...]:
+    """The tensors; those whose bit is set are copied to contiguous memory."""
+    *given, seeds = score.tensors
+    copied = [
+        x.clone(memory_format=_CONTIGUOUS) if bits >> i & 1 else x
+        for i, x in enumerate((q, k, v, *given, *others))
+    ]
+    num_given = len(given)
+    score = score.with_tensors((*copied[3 : 3 + num_given], seeds))
+    return *copied[:3], score, *copied[3 + num_given :]

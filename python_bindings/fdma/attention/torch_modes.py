@@ -33,13 +33,12 @@ is_batched = torch._C._functorch.is_legacy_batchedtensor
 """Whether a gradient stands for many, in torch.autograd.grad(is_grads_batched=True)."""
 
 
-def is_plain(q: Any, k: Any, v: Any, bias: Any) -> bool:
+def is_plain(q: Any, k: Any, v: Any) -> bool:
     """Whether tensors are of PyTorch's own type, and no mode records or rewrites calls on them."""
     return (
         type(q) in PLAIN
         and type(k) in PLAIN
         and type(v) in PLAIN
-        and (bias is None or type(bias) in PLAIN)
         and (q.is_cuda or q.is_cpu)
         and _dispatch_depth() == 0
         and not _has_function_mode()
@@ -52,7 +51,10 @@ def is_plain(q: Any, k: Any, v: Any, bias: Any) -> bool:
 
 def are_plain(*tensors: Any) -> bool:
     """Whether all tensors that are there are of PyTorch's own type."""
-    return all(x is None or type(x) in PLAIN for x in tensors)
+    for x in tensors:  # noqa: SIM110, since a generator would take longer
+        if x is not None and type(x) not in PLAIN:
+            return False
+    return True
 
 
 def _is_exporting() -> bool:

@@ -1,11 +1,11 @@
 """Attention over a text with tables that are tensors of the graph: for torch.compile and export.
 
     fdma::attention_with_tables(Tensor q, Tensor k, Tensor v, Tensor[] tables, str text,
-                                float scale, bool deterministic, float softcap)
+                                float scale, bool deterministic, the fields of ScoreArguments)
                                 -> (Tensor, Tensor)
-    fdma::attention_with_tables_backward(Tensor dout, .., Tensor out, Tensor lse,
-                                float softcap)
-                                -> (Tensor, Tensor, Tensor)
+    fdma::attention_with_tables_backward(Tensor dout, .., Tensor out, Tensor lse, int wanted,
+                                the fields of ScoreArguments)
+                                -> (dq, dk, dv, dkey_bias, dbias, drelative, dsinks)
 
 The mask is compiled when the graph runs. It is cached by the contents of the tables, so that the
 layers of a model share it; each tensor is read once.
@@ -20,13 +20,24 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..attention.operators import SCORE_SCHEMA
 from ..attention.pytorch import autocast
-from ..attention.shapes import checked_softcap
+from ..attention.score import (
+    NO_SCORE,
+    NUM_TENSORS,
+    WANTS,
+    GivenScore,
+    ScoreArguments,
+    inputs_order,
+    wanted_of_inputs,
+)
+from ..attention.score_torch import score_of
 from ..attention.tensors import (
     CallArguments,
     backward,
     forward,
     new_gradient,
+    new_gradients_of_score,
     new_outputs,
     threads_of_call,
 )
@@ -74,59 +85,64 @@ def attention_with_tables(
     text: str,
     scale: float | None,
     deterministic: bool,
-    softcap: float | None = None,
+    given: GivenScore | None = None,
 ) -> Any:
     """`fdma.attention` over a text with tables, heads before lengths."""
     q, k, v = autocast(q, k, v)
     factor = 0.0 if scale is None else scale
-    cap = checked_softcap(softcap)
-    return _attention(q, k, v, tables, text, factor, deterministic, cap)[0]
+    score = NO_SCORE if given is None else score_of(given, q, k, v, True)
+    return _attention(q, k, v, tables, text, factor, deterministic, *score)[0]
 
 
 def _call(
-    q: Any,
-    k: Any,
-    tables: list[Any],
-    text: str,
-    scale: float,
-    deterministic: bool,
-    softcap: float,
+    q: Any, k: Any, tables: list[Any], text: str, scale: float, deterministic: bool
 ) -> CallArguments:
     mask = table_mask(text, tables, q.shape[0], q.shape[2], k.shape[2])
-    return CallArguments(mask, scale, True, deterministic, threads_of_call(NOT_SAID), softcap)
+    return CallArguments(mask, scale, True, deterministic, threads_of_call(NOT_SAID))
 
 
-def _run_forward(q: Any, k: Any, v: Any, *words: Any) -> Any:
-    refuse_transforms("attention", q, k, v)
-    return forward(q, k, v, None, _call(q, k, *words), True)
+def _run_forward(q: Any, k: Any, v: Any, *rest: Any) -> Any:
+    words, score = rest[:4], ScoreArguments(*rest[4:])
+    refuse_transforms("attention", q, k, v, *score.tensors)
+    return forward(q, k, v, score, _call(q, k, *words), True)
 
 
 def _run_backward(dout: Any, q: Any, k: Any, v: Any, *rest: Any) -> Any:
-    tables, text, scale, deterministic, out, lse, softcap = rest
-    call = _call(q, k, tables, text, scale, deterministic, softcap)
-    return tuple(backward(q, k, v, None, out, lse, None, dout, None, call, False)[:3])
+    words, out, lse, wanted, score = rest[:4], *rest[4:7], ScoreArguments(*rest[7:])
+    call = _call(q, k, *words)
+    grads = backward(q, k, v, score, out, lse, None, dout, None, call, wanted)
+    return tuple(q.new_empty(0) if x is None else x for x in grads)
 
 
 def _describe_forward(q: Any, k: Any, v: Any, *_: Any) -> Any:
     return new_outputs(q, k, v, heads_first=True)
 
 
-def _describe_backward(_: Any, q: Any, k: Any, v: Any, *__: Any) -> Any:
-    return tuple(new_gradient(x, True) for x in (q, k, v))
+def _describe_backward(_: Any, q: Any, k: Any, v: Any, *rest: Any) -> Any:
+    of_score = new_gradients_of_score(ScoreArguments(*rest[7:]), rest[6])
+    grads = (new_gradient(x, True) for x in (q, k, v))
+    return *grads, *(q.new_empty(0) if x is None else x for x in of_score)
 
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-    q, k, v, tables, *words = inputs
-    ctx.save_for_backward(q, k, v, *tables, *output)
+    q, k, v, tables, *words = inputs[:7]
+    score = ScoreArguments(*inputs[7:])
+    ctx.save_for_backward(q, k, v, *score.tensors, *tables, *output)
     ctx.mark_non_differentiable(output[1])
-    ctx.words = words
+    ctx.words, ctx.numbers = words, score.numbers
 
 
 def _backward(ctx: Any, dout: Any, _: Any) -> Any:
-    q, k, v, *tables, out, lse = ctx.saved_tensors
-    *words, softcap = ctx.words
-    grads = _attention_backward(dout, q, k, v, tables, *words, out, lse, softcap)
-    return *grads, [None] * len(tables), None, None, None, None
+    q, k, v, *rest, out, lse = ctx.saved_tensors
+    of_score, tables = rest[:NUM_TENSORS], rest[NUM_TENSORS:]
+    wanted = wanted_of_inputs(ctx.needs_input_grad[7 : 7 + NUM_TENSORS])
+    words = *ctx.words, out, lse, wanted
+    found = _attention_backward(dout, q, k, v, tables, *words, *of_score, *ctx.numbers)
+    dq, dk, dv, *grads = found
+    given = (x if wanted & bit else None for x, bit in zip(grads, WANTS, strict=True))
+    none = (None,) * len(ctx.numbers)
+    inputs = dq, dk, dv, [None] * len(tables), None, None, None, *inputs_order(*given), *none
+    return inputs[: len(ctx.needs_input_grad)]
 
 
 def _backward_of_backward(ctx: Any, *_: Any) -> Any:
@@ -138,14 +154,15 @@ _attention = torch.library.custom_op(
     "fdma::attention_with_tables",
     _run_forward,
     mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, {_WORDS}, float softcap) -> (Tensor, Tensor)",
+    schema=f"(Tensor q, Tensor k, Tensor v, {_WORDS}, {SCORE_SCHEMA}) -> (Tensor, Tensor)",
 )
 _attention_backward = torch.library.custom_op(
     "fdma::attention_with_tables_backward",
     _run_backward,
     mutates_args=(),
     schema=f"(Tensor dout, Tensor q, Tensor k, Tensor v, {_WORDS}, Tensor out, Tensor lse, "
-    "float softcap) -> (Tensor, Tensor, Tensor)",
+    f"int wanted, {SCORE_SCHEMA}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 _attention.register_fake(_describe_forward)
 _attention_backward.register_fake(_describe_backward)

@@ -49,7 +49,7 @@ _INSTEAD = {
     "is_causal": f'{_IN_THE_MASK}, "causal"',
     "causal": f'{_IN_THE_MASK}, "causal"',
     "mask_mod": "write it as the first argument",
-    "score_mod": "FDMA has masks and a bias per key, no functions of scores",
+    "score_mod": "fdma.attention has softcap=, alibi_slopes=, relative= and bias= in their place",
 }
 
 FunctionReader: TypeAlias = "Callable[[MaskMod, tuple[int, int, int, int] | None], MaskExpr]"

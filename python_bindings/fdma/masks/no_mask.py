@@ -20,7 +20,7 @@ __all__: list[str] = []
 def described(value: Any, *, has_bias: bool = False) -> str:
     """The kind of `value` and what to write instead, as far as that is known.
 
-    has_bias: the function that refuses the value has an argument `bias` for a bias per key.
+    has_bias: the function that refuses the value has an argument `bias`.
     """
     kind = type(value)
     if isinstance(value, BlockMask):
@@ -102,11 +102,10 @@ def _of_array(array: Any, has_bias: bool) -> str:
             "calls"
         )
     if "float" in dtype:
-        per_key = "; bias= takes one per key" if has_bias else ""
+        others = "are bias=" if has_bias else "are the bias= of fdma.attention"
         return (
             f"{kind}; fdma.from_hf_mask(cells) compiles an additive mask [batch, heads, q, k] of 0 "
-            "and -inf, once for all calls; other numbers are a bias per query and key, which is "
-            f"not there{per_key}"
+            f"and -inf, once for all calls; other numbers {others}"
         )
     cells = "cells" if dtype.endswith("bool") else "cells != 0"
     return (

@@ -15,8 +15,8 @@ _ADVICE = {
     2: "write lambda b, h, q_idx, kv_idx: {call}",
     3: "write lambda b, h, q_idx, kv_idx: .. and use the indices that you need",
     5: (
-        "a score_mod has five; FDMA has masks and a bias per key (bias= of fdma.attention), no "
-        "functions of scores"
+        "a score_mod has five; functions of scores are not traced, and fdma.attention has "
+        "softcap=, alibi_slopes=, relative= and bias= in their place"
     ),
 }
 

@@ -27,6 +27,7 @@
 #include "arrays/call_stream.hpp"
 #include "arrays/python_error.hpp"
 #include "arrays/unwritten_rows.hpp"
+#include "attention/call_score.hpp"
 #include "attention/held_plan.hpp"
 #include "bindings.hpp"
 #include "fdma/base/overloads.hpp"
@@ -49,12 +50,26 @@ Mode parse_automatic(std::string_view name, const std::string& text) {
          fmt::format("{}: expected automatic or never, got '{}'", name, text));
 }
 
+ScoreSpec score_of_parts(const std::vector<std::string>& names) {
+  ScoreSpec score;
+  for (const std::string& given : names) {
+    bool is_known = false;
+#define FDMA_SCORE_PART(name, meaning) \
+  if (given == #name) score.name = is_known = true;
+#include "fdma/formats/score_parts.def"
+    if (!is_known) {
+      refuse(ErrorCode::invalid_argument, fmt::format("score: no part is named '{}'", given));
+    }
+  }
+  return score;
+}
+
 AttentionPlan make_attention_plan(const BlockMask& mask, std::optional<std::int64_t> batch,
                                   std::int64_t heads_q, std::optional<std::int64_t> heads_kv,
                                   std::int64_t head_dim, std::optional<std::int64_t> head_dim_v,
                                   const std::string& dtype,
-                                  const std::optional<std::string>& out_dtype, bool key_bias,
-                                  bool softcap, const std::string& backend,
+                                  const std::optional<std::string>& out_dtype,
+                                  const std::vector<std::string>& score, const std::string& backend,
                                   std::pair<int, int> tile, const std::string& columns,
                                   const std::string& split, const std::string& pack,
                                   std::int64_t num_workers, const std::string& form,
@@ -79,9 +94,9 @@ AttentionPlan make_attention_plan(const BlockMask& mask, std::optional<std::int6
   options.form = value_or_throw(parse_plan_form(form));
   options.direction = value_or_throw(parse_direction(direction));
   options.num_threads = num_threads;
+  const ScoreSpec parts = score_of_parts(score);
   const nb::gil_scoped_release released;
-  return value_or_throw(
-      make_plan(mask, shape, {.softcap = softcap, .key_bias = key_bias}, options));
+  return value_or_throw(make_plan(mask, shape, parts, options));
 }
 
 void check_rank(std::string_view name, const TensorView& view, int rank, const char* layout) {
@@ -109,7 +124,9 @@ AttentionShape shape_of(const BlockMask& mask, const AttentionTensors& tensors, 
 
 /// The arrays of a call: those that the caller gave, and later the outputs that were made.
 struct CallArrays {
-  InputArray q, k, v, key_bias;
+  InputArray q, k, v;
+  std::vector<InputArray> of_score;
+  CallScore score;
   InputArray q_lens, kv_lens, cu_seqlens;
   OutputArray out, lse;
   bool is_new_out = false, is_new_lse = false;
@@ -127,7 +144,7 @@ void check_place(std::string_view name, const Place& place, const Place& expecte
 
 // An output that the caller gave. It must be on the device of q and overlap no input.
 OutputArray given_output(const char* name, nb::handle object, int rank, const char* layout,
-                         const CallArrays& arrays, bool has_bias) {
+                         const CallArrays& arrays) {
   OutputArray output = output_array(name, object);
   check_rank(name, output.view.view(), rank, layout);
   check_place(name, output.place, arrays.place());
@@ -135,12 +152,13 @@ OutputArray given_output(const char* name, nb::handle object, int rank, const ch
   check_apart(name, view, "q", arrays.tensors.q);
   check_apart(name, view, "k", arrays.tensors.kv.k);
   check_apart(name, view, "v", arrays.tensors.kv.v);
-  if (has_bias) check_apart(name, view, "key_bias", arrays.tensors.key_bias);
+  for (const TensorView* tensor : arrays.score.tensors()) {
+    if (tensor->data != nullptr) check_apart(name, view, "the score's tensors", *tensor);
+  }
   return output;
 }
 
-CallArrays given_arrays(nb::handle q, nb::handle k, nb::handle v,
-                        const std::optional<nb::object>& key_bias,
+CallArrays given_arrays(nb::handle q, nb::handle k, nb::handle v, nb::handle score,
                         const std::optional<nb::object>& out,
                         const std::optional<nb::object>& lse) {
   CallArrays arrays;
@@ -155,20 +173,18 @@ CallArrays given_arrays(nb::handle q, nb::handle k, nb::handle v,
   check_rank("v", tensors.kv.v, 4, "[batch, kv_len, heads_kv, head_dim_v]");
   check_place("k", arrays.k.place, arrays.place());
   check_place("v", arrays.v.place, arrays.place());
-  if (key_bias) {
-    arrays.key_bias = input_array("key_bias", *key_bias);
-    tensors.key_bias = arrays.key_bias.view;
-    check_rank("key_bias", tensors.key_bias, 3, "[batch, heads_kv, kv_len]");
-    check_place("key_bias", arrays.key_bias.place, arrays.place());
-  }
+  arrays.score = GivenScore(score).score([&](const char* name, nb::handle object) -> TensorView {
+    arrays.of_score.push_back(input_array(name, object));
+    const InputArray& array = arrays.of_score.back();
+    check_place(name, array.place, arrays.place());
+    return array.view;
+  });
   if (out) {
-    arrays.out = given_output("out", *out, 4, "[batch, q_len, heads_q, head_dim_v]", arrays,
-                              key_bias.has_value());
+    arrays.out = given_output("out", *out, 4, "[batch, q_len, heads_q, head_dim_v]", arrays);
     tensors.out = arrays.out.view;
   }
   if (lse) {
-    arrays.lse =
-        given_output("lse", *lse, 3, "[batch, heads_q, q_len]", arrays, key_bias.has_value());
+    arrays.lse = given_output("lse", *lse, 3, "[batch, heads_q, q_len]", arrays);
     tensors.lse = arrays.lse.view;
     if (out) check_apart("lse", tensors.lse.view(), "out", tensors.out.view());
   }
@@ -224,14 +240,12 @@ nb::object results_of(const CallArrays& arrays, bool return_lse) {
   return nb::make_tuple(arrays.out.object, arrays.lse.object);
 }
 
-AttentionPlan plan_for(const BlockMask& mask, const CallArrays& arrays, DType out_dtype,
-                       bool has_softcap) {
+AttentionPlan plan_for(const BlockMask& mask, const CallArrays& arrays, DType out_dtype) {
   const nb::gil_scoped_release released;
-  const ScoreSpec score{.softcap = has_softcap,
-                        .key_bias = arrays.tensors.key_bias.data != nullptr};
   PlanOptions options;
   options.backend = backend_for(arrays.place().device);
-  return value_or_throw(make_plan(mask, shape_of(mask, arrays.tensors, out_dtype), score, options));
+  return value_or_throw(
+      make_plan(mask, shape_of(mask, arrays.tensors, out_dtype), arrays.score.spec(), options));
 }
 
 void refuse_place(const Place& got, const std::string& expected) {
@@ -241,7 +255,7 @@ void refuse_place(const Place& got, const std::string& expected) {
 
 // The plan of a mask, or a given plan, prepared for one call. Its destructor waits for the call.
 std::unique_ptr<HeldPlan> prepared_for_call(const MaskOrPlan& mask, const CallArrays& arrays,
-                                            DType out_dtype, bool has_softcap, Stream stream) {
+                                            DType out_dtype, Stream stream) {
   std::shared_ptr<const AttentionPlan> plan;
   if (const auto* const given = std::get_if<std::shared_ptr<AttentionPlan>>(&mask)) {
     plan = *given;
@@ -253,7 +267,7 @@ std::unique_ptr<HeldPlan> prepared_for_call(const MaskOrPlan& mask, const CallAr
     }
   } else {
     plan = std::make_shared<AttentionPlan>(
-        plan_for(*std::get<const BlockMask*>(mask), arrays, out_dtype, has_softcap));
+        plan_for(*std::get<const BlockMask*>(mask), arrays, out_dtype));
   }
   const nb::gil_scoped_release released;
   return std::make_unique<HeldPlan>(prepared(std::move(plan), stream));
@@ -286,12 +300,12 @@ DType out_dtype_of(const MaskOrPlan& mask, const CallArrays& arrays) {
 }
 
 nb::object attention(nb::handle q, nb::handle k, nb::handle v, const MaskOrPlan& mask,
-                     const std::optional<nb::object>& key_bias, std::optional<float> softmax_scale,
-                     nb::handle stream, int num_threads, const std::optional<nb::object>& out,
+                     nb::handle score, std::optional<float> softmax_scale, nb::handle stream,
+                     int num_threads, const std::optional<nb::object>& out,
                      const std::optional<nb::object>& lse, bool return_lse,
                      const std::optional<nb::object>& q_lens,
                      const std::optional<nb::object>& kv_lens,
-                     const std::optional<nb::object>& cu_seqlens, bool waits, float softcap) {
+                     const std::optional<nb::object>& cu_seqlens, bool waits) {
   if (softmax_scale && (!std::isfinite(*softmax_scale) || *softmax_scale == 0)) {
     refuse(ErrorCode::invalid_argument,
            fmt::format("softmax_scale: expected a finite number other than 0, got {}",
@@ -304,13 +318,13 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, const MaskOrPlan&
   if (lse && !return_lse) {
     refuse(ErrorCode::invalid_argument, "lse: expected None with return_lse=False");
   }
-  CallArrays arrays = given_arrays(q, k, v, key_bias, out, lse);
+  CallArrays arrays = given_arrays(q, k, v, score, out, lse);
   take_lengths(arrays, {q_lens, kv_lens, cu_seqlens});
   const DType out_dtype = out_dtype_of(mask, arrays);
   AttentionOptions options;
   options.softmax_scale = softmax_scale.value_or(0);
-  options.softcap = softcap;
   options.num_threads = num_threads;
+  arrays.score.set(arrays.tensors, options);
   const CallStream call(arrays.place(), stream, q);
   const auto run_by = [&](const HeldPlan& plan) {
     return run(arrays, plan, options, call.stream(), out_dtype, return_lse);
@@ -322,7 +336,7 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, const MaskOrPlan&
       refuse_place(arrays.place(), to_string(place) + ", where the plan is");
     results = run_by(**plan);
   } else {
-    auto plan_of_call = prepared_for_call(mask, arrays, out_dtype, softcap != 0, call.stream());
+    auto plan_of_call = prepared_for_call(mask, arrays, out_dtype, call.stream());
     results = run_by(*plan_of_call);
     const nb::gil_scoped_release released;
     plan_of_call.reset();
@@ -400,7 +414,7 @@ void bind_attention(nb::module_& module) {
       "make_plan", &make_attention_plan, nb::arg("mask"), nb::kw_only(),
       nb::arg("batch") = nb::none(), nb::arg("heads_q"), nb::arg("heads_kv") = nb::none(),
       nb::arg("head_dim"), nb::arg("head_dim_v") = nb::none(), nb::arg("dtype") = "float32",
-      nb::arg("out_dtype") = nb::none(), nb::arg("key_bias") = false, nb::arg("softcap") = false,
+      nb::arg("out_dtype") = nb::none(), nb::arg("score") = std::vector<std::string>{},
       nb::arg("backend") = "cpu", nb::arg("tile") = std::pair(0, 0),
       nb::arg("columns") = "automatic", nb::arg("split") = "automatic",
       nb::arg("pack") = "automatic", nb::arg("num_workers") = 0, nb::arg("form") = "segments",
@@ -408,7 +422,7 @@ void bind_attention(nb::module_& module) {
       nb::sig(
           "def make_plan(mask: BlockMask, *, batch: int | None = None, heads_q: int, heads_kv: int "
           "| None = None, head_dim: int, head_dim_v: int | None = None, dtype: _DType = 'float32', "
-          "out_dtype: _DType | None = None, key_bias: bool = False, softcap: bool = False, "
+          "out_dtype: _DType | None = None, score: Sequence[_ScorePart] = (), "
           "backend: Literal['cpu', "
           "'sm90', 'auto'] = 'cpu', tile: tuple[int, int] = (0, 0), columns: Literal['automatic', "
           "'scan', 'gather', 'reorder'] = 'automatic', split: Literal['automatic', 'never'] = "
@@ -422,30 +436,29 @@ void bind_attention(nb::module_& module) {
       "attention_backward_call. tile is (queries, keys); (0, 0) leaves the choice\n"
       "to the backend. num_workers counts the workers that rows are split for; 0\n"
       "means 132 on a GPU. num_threads counts the threads of the CPU that make the\n"
-      "plan (0 means all) and does not change it. key_bias and softcap say whether\n"
-      "each call brings one. ValueError is raised for counts\n"
+      "plan (0 means all) and does not change it. score names the parts that each\n"
+      "call brings. ValueError is raised for counts\n"
       "of heads or batch elements that do not fit the mask, NotImplementedError for\n"
       "a plan that the backend does not run.");
   module.def("attention", &attention, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("mask"),
-             nb::kw_only(), nb::arg("key_bias") = nb::none(), nb::arg("softmax_scale") = nb::none(),
-             nb::arg("stream").none() = nb::none(), nb::arg("num_threads") = 0,
-             nb::arg("out") = nb::none(), nb::arg("lse") = nb::none(), nb::arg("return_lse") = true,
-             nb::arg("q_lens") = nb::none(), nb::arg("kv_lens") = nb::none(),
-             nb::arg("cu_seqlens") = nb::none(), nb::arg("waits") = false,
-             nb::arg("softcap") = 0.0F,
-             "Computes softmax(softmax_scale * q k^T + key_bias, masked) v and the\n"
+             nb::kw_only(), nb::arg("score").none() = nb::none(),
+             nb::arg("softmax_scale") = nb::none(), nb::arg("stream").none() = nb::none(),
+             nb::arg("num_threads") = 0, nb::arg("out") = nb::none(), nb::arg("lse") = nb::none(),
+             nb::arg("return_lse") = true, nb::arg("q_lens") = nb::none(),
+             nb::arg("kv_lens") = nb::none(), nb::arg("cu_seqlens") = nb::none(),
+             nb::arg("waits") = false,
+             "Computes softmax(score of softmax_scale * q k^T, masked) v and the\n"
              "log-sum-exp of each row.\n\n"
              "q is [batch, q_len, heads_q, head_dim], k [batch, kv_len, heads_kv,\n"
              "head_dim] and v [batch, kv_len, heads_kv, head_dim_v], in float32, float16\n"
-             "or bfloat16. key_bias is float32 [batch, heads_kv, kv_len]. out is [batch,\n"
+             "or bfloat16. score is a tuple of the fields of ScoreArguments. out is [batch,\n"
              "q_len, heads_q, head_dim_v], and lse is float32 [batch, heads_q, q_len],\n"
              "-inf for a row without keys. softmax_scale defaults to 1 / sqrt(head_dim).\n"
              "mask is a BlockMask, an AttentionPlan or a PreparedPlan. The int32 arrays\n"
              "q_lens and kv_lens [batch], and cu_seqlens [documents + 1] or [batch,\n"
              "documents + 1], lie on the device of q and replace the lengths and documents\n"
              "of a closed-form plan. On a GPU a call by a PreparedPlan returns after the\n"
-             "launch; with waits=True it returns when the results are there. softcap is that\n"
-             "of attention_call.");
+             "launch; with waits=True it returns when the results are there.");
   module.def("cpu_target", &cpu_target,
              "Returns the name of the instruction set with which the CPU backend runs\n"
              "here.");

@@ -26,6 +26,9 @@ namespace nb = nanobind;
 namespace fdma::python {
 namespace {
 
+/// kAnyRank: the library checks it.
+constexpr int kAnyRank = -1;
+
 InputArray taken(const char* name, nb::handle object, int rank, const Place& place) {
   InputArray array = input_array(name, object, Gradients::elsewhere);
   if (!(array.place == place)) {
@@ -33,7 +36,7 @@ InputArray taken(const char* name, nb::handle object, int rank, const Place& pla
            fmt::format("{}: expected a tensor on {}, where the plan is, got one on {}", name,
                        to_string(place), to_string(array.place)));
   }
-  if (array.view.rank != rank) {
+  if (rank != kAnyRank && array.view.rank != rank) {
     refuse(ErrorCode::shape_mismatch,
            fmt::format("{}: expected {} dimensions, got {}", name, rank, array.view.rank));
   }
@@ -72,10 +75,30 @@ struct CallLengths {
   }
 };
 
+// Describes tensors of a call and keeps what they need.
+class Owners {
+ public:
+  explicit Owners(const Place& place) : place_(place) {}
+
+  TensorView read(const char* name, nb::handle object, int rank) {
+    if (object.is_none()) return {};
+    owners_.push_back(taken(name, object, rank, place_));
+    return owners_.back().view;
+  }
+  CallScore score(nb::handle given) {
+    return GivenScore(given).score(
+        [this](const char* name, nb::handle object) { return read(name, object, kAnyRank); });
+  }
+
+ private:
+  Place place_;
+  std::vector<InputArray> owners_;
+};
+
 int attention_call(const HeldPlan& plan, nb::handle q, nb::handle k, nb::handle v,
-                   nb::handle key_bias, nb::handle out, nb::handle lse, float softmax_scale,
+                   nb::handle given_score, nb::handle out, nb::handle lse, float softmax_scale,
                    bool heads_first, nb::handle out_low, int num_threads, nb::handle stream,
-                   nb::handle q_lens, nb::handle kv_lens, nb::handle cu_seqlens, float softcap) {
+                   nb::handle q_lens, nb::handle kv_lens, nb::handle cu_seqlens) {
   const Place place = plan.place();
   const InputArray inputs[] = {taken("q", q, 4, place), taken("k", k, 4, place),
                                taken("v", v, 4, place)};
@@ -83,19 +106,20 @@ int attention_call(const HeldPlan& plan, nb::handle q, nb::handle k, nb::handle 
   tensors.q = inputs[0].view;
   tensors.kv = {KvLayout::contiguous, inputs[1].view, inputs[2].view};
   tensors.out = written("out", out, 4, place);
-  InputArray bias;
-  if (!key_bias.is_none()) bias = taken("bias", key_bias, 3, place);
-  tensors.key_bias = bias.view;
-  const int unreadable =
-      unreadable_of<4>({&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.key_bias});
-  if (unreadable != 0) return unreadable;
+  Owners owners(place);
+  const CallScore score = owners.score(given_score);
+  if (const int unreadable = unreadable_of(tensors, score); unreadable != 0) return unreadable;
   if (!lse.is_none()) tensors.lse = written("lse", lse, 3, place);
   if (!out_low.is_none()) {
     tensors.out_low = written("out_low", out_low, 4, place);
   }
   const CallLengths lengths(q_lens, kv_lens, cu_seqlens, place);
   lengths.set(tensors);
-  launch_forward(plan, tensors, heads_first, {softmax_scale, softcap, num_threads}, stream, q);
+  AttentionOptions options;
+  options.softmax_scale = softmax_scale;
+  options.num_threads = num_threads;
+  score.set(tensors, options);
+  launch_forward(plan, tensors, heads_first, options, stream, q);
   return 0;
 }
 
@@ -118,36 +142,47 @@ void fill_gradients(const AttentionShape& shape, const BackwardTensors& tensors,
   fill(tensors.dkey_bias, kv_shorter);
 }
 
+// The gradients of the score: a tuple (dkey_bias, dbias, drelative, dsinks), whose elements are None
+// where a gradient is not wanted, or None.
+void set_score_gradients(BackwardTensors& tensors, nb::handle given, const Place& place) {
+  if (given.is_none()) return;
+  if (!PyTuple_Check(given.ptr()) || PyTuple_GET_SIZE(given.ptr()) != 4) {
+    throw nb::type_error("dscore: expected None or (dkey_bias, dbias, drelative, dsinks)");
+  }
+  const auto set = [&](Py_ssize_t i, const char* name, MutableTensorView& view) {
+    const nb::handle object = PyTuple_GET_ITEM(given.ptr(), i);
+    if (!object.is_none()) view = written(name, object, kAnyRank, place);
+  };
+  set(0, "dkey_bias", tensors.dkey_bias);
+  set(1, "dbias", tensors.dbias);
+  set(2, "drelative", tensors.drelative);
+  set(3, "dsinks", tensors.dsinks);
+}
+
 int attention_backward_call(const HeldPlan& plan, nb::handle q, nb::handle k, nb::handle v,
-                            nb::handle key_bias, nb::handle out, nb::handle lse, nb::handle dout,
+                            nb::handle given_score, nb::handle out, nb::handle lse, nb::handle dout,
                             nb::handle dlse, nb::handle dq, nb::handle dk, nb::handle dv,
-                            nb::handle dkey_bias, float softmax_scale, bool heads_first,
+                            nb::handle dscore, float softmax_scale, bool heads_first,
                             bool deterministic, nb::handle workspace, nb::handle out_low,
                             int num_threads, nb::handle stream, nb::handle q_lens,
-                            nb::handle kv_lens, nb::handle cu_seqlens, float softcap) {
+                            nb::handle kv_lens, nb::handle cu_seqlens) {
   const Place place = plan.place();
-  std::vector<InputArray> owners;
-  const auto read = [&](const char* name, nb::handle object, int rank) -> TensorView {
-    if (object.is_none()) return {};
-    owners.push_back(taken(name, object, rank, place));
-    return owners.back().view;
-  };
+  Owners owners(place);
   BackwardTensors tensors;
-  tensors.q = read("q", q, 4);
-  tensors.kv = {KvLayout::contiguous, read("k", k, 4), read("v", v, 4)};
-  tensors.key_bias = read("bias", key_bias, 3);
-  tensors.out = read("out", out, 4);
-  tensors.lse = read("lse", lse, 3);
-  tensors.out_low = read("out_low", out_low, 4);
-  tensors.dout = read("dout", dout, 4);
-  tensors.dlse = read("dlse", dlse, 3);
-  const int unreadable = unreadable_of<6>(
-      {&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.key_bias, &tensors.dout, &tensors.dlse});
+  tensors.q = owners.read("q", q, 4);
+  tensors.kv = {KvLayout::contiguous, owners.read("k", k, 4), owners.read("v", v, 4)};
+  const CallScore score = owners.score(given_score);
+  tensors.out = owners.read("out", out, 4);
+  tensors.lse = owners.read("lse", lse, 3);
+  tensors.out_low = owners.read("out_low", out_low, 4);
+  tensors.dout = owners.read("dout", dout, 4);
+  tensors.dlse = owners.read("dlse", dlse, 3);
+  const int unreadable = unreadable_of(tensors, score, {&tensors.dout, &tensors.dlse});
   if (unreadable != 0) return unreadable;
   tensors.dq = written("dq", dq, 4, place);
   tensors.dk = written("dk", dk, 4, place);
   tensors.dv = written("dv", dv, 4, place);
-  if (!dkey_bias.is_none()) tensors.dkey_bias = written("dbias", dkey_bias, 3, place);
+  set_score_gradients(tensors, dscore, place);
   const CallLengths lengths(q_lens, kv_lens, cu_seqlens, place);
   lengths.set(tensors);
   if (heads_first) {
@@ -161,7 +196,7 @@ int attention_backward_call(const HeldPlan& plan, nb::handle q, nb::handle k, nb
   }
   BackwardOptions options;
   options.softmax_scale = softmax_scale;
-  options.softcap = softcap;
+  score.set(tensors, options);
   options.deterministic = deterministic;
   options.num_threads = num_threads;
   MutableTensorView memory;
@@ -185,63 +220,61 @@ int attention_backward_call(const HeldPlan& plan, nb::handle q, nb::handle k, nb
 
 void bind_attention_call(nb::module_& module) {
   module.def("attention_call", &attention_call, nb::arg("plan"), nb::arg("q"), nb::arg("k"),
-             nb::arg("v"), nb::arg("key_bias").none(), nb::arg("out"), nb::arg("lse").none(),
+             nb::arg("v"), nb::arg("score").none(), nb::arg("out"), nb::arg("lse").none(),
              nb::arg("softmax_scale") = 0.0F, nb::arg("heads_first") = false,
              nb::arg("out_low").none() = nb::none(), nb::arg("num_threads") = 0,
              nb::arg("stream").none() = nb::none(), nb::arg("q_lens").none() = nb::none(),
              nb::arg("kv_lens").none() = nb::none(), nb::arg("cu_seqlens").none() = nb::none(),
-             nb::arg("softcap") = 0.0F,
              nb::sig("def attention_call(plan: PreparedPlan, q: Array, k: Array, v: Array, "
-                     "key_bias: Array | None, out: Array, lse: Array | None, softmax_scale: float "
+                     "score: _Score | None, out: Array, lse: Array | None, softmax_scale: float "
                      "= 0.0, heads_first: bool = False, out_low: Array | None = None, num_threads: "
                      "int = 0, stream: _Stream | None = None, q_lens: Array | None = None, "
-                     "kv_lens: Array | None = None, cu_seqlens: Array | None = None, softcap: "
-                     "float = 0.0) -> int"),
+                     "kv_lens: Array | None = None, cu_seqlens: Array | None = None) -> int"),
              "Computes attention by a plan into out and lse, and returns 0.\n\n"
              "q, k, v and out are [batch, len, heads, head_dim], or [batch, heads, len,\n"
-             "head_dim] with heads_first. key_bias is float32 [batch, heads_kv, kv_len]\n"
-             "and lse float32 [batch, heads_q, q_len]. out and lse are contiguous and\n"
+             "head_dim] with heads_first. score has the parts that the plan's score has.\n"
+             "lse is float32 [batch, heads_q, q_len]. out and lse are contiguous and\n"
              "overlap no other tensor. Rows past the lengths become 0 in out and -inf in\n"
              "lse. softmax_scale 0 means 1 / sqrt(head_dim). out_low has the shape and\n"
              "type of out, of 16 bits; it receives the low half of O for\n"
              "attention_backward_call. num_threads counts threads of the CPU; 0 means all.\n"
-             "q_lens, kv_lens and cu_seqlens are those of attention. softcap is given where\n"
-             "the plan has one, and 0 elsewhere: a scaled product x becomes\n"
-             "softcap * tanh(x / softcap).\n\n"
+             "q_lens, kv_lens and cu_seqlens are those of attention.\n\n"
              "If kernels cannot read some of the tensors with their strides, nothing is\n"
-             "written and the result has bit i set for the i-th of q, k, v, key_bias that\n"
-             "must be made contiguous. The caller computes gradients.");
+             "written and the result has bit i set for the i-th of q, k, v, key_bias, bias,\n"
+             "alibi_slopes, relative, sinks that must be made contiguous. The caller\n"
+             "computes gradients.");
   module.def(
       "attention_backward_call", &attention_backward_call, nb::arg("plan"), nb::arg("q"),
-      nb::arg("k"), nb::arg("v"), nb::arg("key_bias").none(), nb::arg("out"), nb::arg("lse"),
+      nb::arg("k"), nb::arg("v"), nb::arg("score").none(), nb::arg("out"), nb::arg("lse"),
       nb::arg("dout"), nb::arg("dlse").none(), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"),
-      nb::arg("dkey_bias").none(), nb::arg("softmax_scale") = 0.0F, nb::arg("heads_first") = false,
+      nb::arg("dscore").none(), nb::arg("softmax_scale") = 0.0F, nb::arg("heads_first") = false,
       nb::arg("deterministic") = false, nb::arg("workspace").none() = nb::none(),
       nb::arg("out_low").none() = nb::none(), nb::arg("num_threads") = 0,
       nb::arg("stream").none() = nb::none(), nb::arg("q_lens").none() = nb::none(),
       nb::arg("kv_lens").none() = nb::none(), nb::arg("cu_seqlens").none() = nb::none(),
-      nb::arg("softcap") = 0.0F,
       nb::sig("def attention_backward_call(plan: PreparedPlan, q: Array, k: Array, v: Array, "
-              "key_bias: Array | None, out: Array, lse: Array, dout: Array, dlse: Array | None, "
-              "dq: Array, dk: Array, dv: Array, dkey_bias: Array | None, softmax_scale: float = "
+              "score: _Score | None, out: Array, lse: Array, dout: Array, dlse: Array | None, "
+              "dq: Array, dk: Array, dv: Array, dscore: tuple[Array | None, Array | None, "
+              "Array | None, Array | None] | None, softmax_scale: float = "
               "0.0, heads_first: bool = False, deterministic: bool = False, workspace: Array | "
               "None = None, out_low: Array | None = None, num_threads: int = 0, stream: _Stream | "
               "None = None, q_lens: Array | None = None, kv_lens: Array | None = None, "
-              "cu_seqlens: Array | None = None, softcap: float = 0.0) -> int"),
-      "Computes the gradients of attention_call into dq, dk, dv and dkey_bias, and\n"
+              "cu_seqlens: Array | None = None) -> int"),
+      "Computes the gradients of attention_call into dq, dk, dv and dscore, and\n"
       "returns 0.\n\n"
       "plan has direction 'backward'. dq, dk, dv and dout have the shapes of q, k,\n"
-      "v and out, dkey_bias and dlse those of key_bias and lse. dkey_bias None\n"
-      "means that this gradient is not wanted, dlse None that it is 0. out_low is\n"
-      "that of attention_call; without it a gradient of a bias, and gradients of\n"
-      "few queries, take one more pass over all keys. On a GPU workspace has\n"
-      "plan.workspace_nbytes bytes that nothing else uses on the stream during the\n"
-      "call; None means that which the stream's calls share. num_threads counts\n"
-      "threads of the CPU; 0 means all. q_lens, kv_lens and cu_seqlens are those of\n"
-      "the forward call, as is softcap. Gradients of rows past the lengths are 0.\n\n"
+      "v and out, dlse that of lse. dscore is (dkey_bias, dbias, drelative, dsinks),\n"
+      "of the shapes and types of these tensors; None means that a gradient is not\n"
+      "wanted, for dlse that it is 0. out_low is that of attention_call; without it\n"
+      "a gradient of a bias, and gradients of few queries, take one more pass over\n"
+      "all keys. On a GPU workspace has plan.workspace_nbytes bytes that nothing\n"
+      "else uses on the stream during the call; None means that which the stream's\n"
+      "calls share. num_threads counts threads of the CPU; 0 means all. score,\n"
+      "q_lens, kv_lens and cu_seqlens are those of the forward call. Gradients of\n"
+      "rows past the lengths are 0.\n\n"
       "If kernels cannot read some of the tensors with their strides, nothing is\n"
-      "written and the result has bit i set for the i-th of q, k, v, key_bias,\n"
-      "dout, dlse that must be made contiguous.");
+      "written and the result has bit i set for the i-th of q, k, v, key_bias, bias,\n"
+      "alibi_slopes, relative, sinks, dout, dlse that must be made contiguous.");
 }
 
 }  // namespace fdma::python

@@ -15,10 +15,10 @@ constexpr std::uintptr_t kDeviceAlignment = 16;
 
 }  // namespace
 
-bool is_readable(const TensorView& view) {
+bool is_readable(const TensorView& view, bool is_of_score) {
   const auto last = static_cast<std::size_t>(view.rank - 1);
   if (view.extents[last] > 1 && view.strides[last] != 1) return false;
-  if (view.device == Device::cpu || view.dtype == DType::float32) return true;
+  if (is_of_score || view.device == Device::cpu || view.dtype == DType::float32) return true;
   for (std::size_t i = 0; i < last; ++i) {
     if (view.extents[i] > 1 && (view.strides[i] <= 0 || view.strides[i] % kDeviceStride != 0)) {
       return false;
@@ -28,7 +28,7 @@ bool is_readable(const TensorView& view) {
 }
 
 void launch_forward(const HeldPlan& plan, AttentionTensors tensors, bool heads_first,
-                    const CallNumbers& numbers, nb::handle stream, nb::handle array) {
+                    const AttentionOptions& options, nb::handle stream, nb::handle array) {
   if (heads_first) {
     put_lengths_first(tensors.q);
     put_lengths_first(tensors.kv.k);
@@ -36,10 +36,6 @@ void launch_forward(const HeldPlan& plan, AttentionTensors tensors, bool heads_f
     put_lengths_first(tensors.out);
     put_lengths_first(tensors.out_low);
   }
-  AttentionOptions options;
-  options.softmax_scale = numbers.softmax_scale;
-  options.softcap = numbers.softcap;
-  options.num_threads = numbers.num_threads;
   const CallStream call(plan.place(), stream, array);
   const nb::gil_scoped_release released;
   if (has_rows_past_lengths(plan.plan().shape(), tensors)) {

@@ -33,6 +33,7 @@ std::optional<DType> dtype_of(nb::dlpack::dtype given) {
   if (is(nb::dlpack::dtype_code::Bfloat, 16)) return DType::bfloat16;
   if (is(nb::dlpack::dtype_code::Float, 16)) return DType::float16;
   if (is(nb::dlpack::dtype_code::Float, 32)) return DType::float32;
+  if (is(nb::dlpack::dtype_code::Int, 64)) return DType::int64;
   return std::nullopt;
 }
 
@@ -41,11 +42,15 @@ struct TensorDescriptor {
   int device = 0;  ///< index of the CUDA device
 };
 
+constexpr int kAnyRank = -1;
+
 /// The descriptor of a tensor. It is empty unless the tensor has `rank` dimensions, is on the host
-/// or a CUDA device, and has an element type that attention takes.
+/// or a CUDA device, and has an element type that attention or its seed takes.
 std::optional<TensorDescriptor> described(nb::handle object, int rank) {
   const std::optional<ExchangedTensor> tensor = exchanged(object);
-  if (!tensor || tensor->num_dimensions != rank) return std::nullopt;
+  if (!tensor || tensor->num_dimensions > kMaxRank) return std::nullopt;
+  if (rank == kAnyRank) rank = tensor->num_dimensions;
+  if (tensor->num_dimensions != rank || rank == 0) return std::nullopt;
   const std::optional<DType> dtype = dtype_of(tensor->element);
   if (!dtype) return std::nullopt;
   TensorDescriptor result;
@@ -72,8 +77,8 @@ struct CallKey {
   std::array<std::int64_t, 12> extents{};  ///< the extents of q, then k, then v
   std::int32_t device = 0;                 ///< -1: the host
   std::uint8_t dtype = 0;
-  bool has_key_bias = false, has_softcap = false, heads_first = false, is_backward = false,
-       is_deterministic = false;
+  std::uint8_t score = 0;  ///< a bit for each part that the call has
+  bool heads_first = false, is_backward = false, is_deterministic = false;
   friend bool operator==(const CallKey&, const CallKey&) = default;
 };
 
@@ -85,24 +90,33 @@ struct CallKeyHash {
       hash ^= hash >> 32;
     };
     for (const std::int64_t extent : key.extents) add(static_cast<std::uint64_t>(extent));
-    add(static_cast<std::uint64_t>(key.device) << 16 | std::uint64_t{key.dtype} << 8 |
-        std::uint64_t{key.has_softcap} << 4 | std::uint64_t{key.has_key_bias} << 3 |
-        std::uint64_t{key.heads_first} << 2 | std::uint64_t{key.is_backward} << 1 |
-        std::uint64_t{key.is_deterministic});
+    add(static_cast<std::uint64_t>(key.device) << 24 | std::uint64_t{key.dtype} << 16 |
+        std::uint64_t{key.score} << 8 | std::uint64_t{key.heads_first} << 2 |
+        std::uint64_t{key.is_backward} << 1 | std::uint64_t{key.is_deterministic});
     return hash;
   }
 };
+
+std::uint8_t part_bits(const ScoreSpec& score) {
+  unsigned bits = 0, bit = 1;
+#define FDMA_SCORE_PART(name, meaning) \
+  if (score.name) bits |= bit;         \
+  bit <<= 1;
+#include "fdma/formats/score_parts.def"
+  return static_cast<std::uint8_t>(bits);
+}
 
 /// The key of a call, and views of its tensors as they are in memory.
 struct CallDescriptor {
   CallKey key;
   AttentionTensors tensors;
+  CallScore score;
 };
 
 /// Empty if a tensor has no descriptor, if q, k and v differ in element type, if a tensor is on
 /// another device than q, or if q, k or v has no elements.
 std::optional<CallDescriptor> call_descriptor(std::int64_t mask, nb::handle q, nb::handle k,
-                                              nb::handle v, nb::handle key_bias, bool has_softcap,
+                                              nb::handle v, nb::handle given_score,
                                               bool heads_first) {
   const std::optional<TensorDescriptor> all[] = {described(q, 4), described(k, 4), described(v, 4)};
   CallDescriptor call;
@@ -117,21 +131,25 @@ std::optional<CallDescriptor> call_descriptor(std::int64_t mask, nb::handle q, n
       if (key.extents[4 * i + axis] == 0) return std::nullopt;
     }
   }
+  if (all[0]->view.dtype == DType::int64) return std::nullopt;
   const bool is_on_host = all[0]->view.device == Device::cpu;
   key.mask = mask;
   key.device = is_on_host ? -1 : all[0]->device;
   key.dtype = static_cast<std::uint8_t>(all[0]->view.dtype);
-  key.has_softcap = has_softcap;
   key.heads_first = heads_first;
   call.tensors.q = all[0]->view;
   call.tensors.kv = {KvLayout::contiguous, all[1]->view, all[2]->view};
-  if (key_bias.is_none()) return call;
-  const std::optional<TensorDescriptor> added = described(key_bias, 3);
-  if (!added || added->view.device != all[0]->view.device || added->device != all[0]->device) {
-    return std::nullopt;
-  }
-  key.has_key_bias = true;
-  call.tensors.key_bias = added->view;
+  bool is_described = true;
+  call.score = GivenScore(given_score).score([&](const char*, nb::handle object) -> TensorView {
+    const std::optional<TensorDescriptor> tensor = described(object, kAnyRank);
+    if (!tensor || tensor->view.device != all[0]->view.device || tensor->device != all[0]->device) {
+      is_described = false;
+      return {};
+    }
+    return tensor->view;
+  });
+  if (!is_described) return std::nullopt;
+  key.score = part_bits(call.score.spec());
   return call;
 }
 
@@ -166,11 +184,10 @@ class CachedCalls {
         contiguous_(std::move(contiguous)),
         new_outputs_(std::move(new_outputs)) {}
 
-  bool add(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle key_bias,
-           bool has_softcap, bool heads_first, bool is_backward, bool is_deterministic,
-           nb::object entry, nb::object lse_like) {
-    std::optional<CallDescriptor> call =
-        call_descriptor(mask, q, k, v, key_bias, has_softcap, heads_first);
+  bool add(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle score,
+           bool heads_first, bool is_backward, bool is_deterministic, nb::object entry,
+           nb::object lse_like) {
+    std::optional<CallDescriptor> call = call_descriptor(mask, q, k, v, score, heads_first);
     if (!call) return false;
     if (calls_.size() >= kMaxCalls) calls_.clear();
     CachedCall cached{nullptr, entry, entry.attr("plan"), std::move(lse_like)};
@@ -179,10 +196,9 @@ class CachedCalls {
     return true;
   }
 
-  nb::object find(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle key_bias,
-                  bool has_softcap, bool heads_first, bool is_backward, bool is_deterministic) {
-    const std::optional<CallDescriptor> call =
-        call_descriptor(mask, q, k, v, key_bias, has_softcap, heads_first);
+  nb::object find(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle score,
+                  bool heads_first, bool is_backward, bool is_deterministic) {
+    const std::optional<CallDescriptor> call = call_descriptor(mask, q, k, v, score, heads_first);
     if (!call) return nb::none();
     const auto found = calls_.find(key_of(*call, is_backward, is_deterministic));
     if (found == calls_.end()) return nb::none();
@@ -190,19 +206,15 @@ class CachedCalls {
     return found->second.owner;
   }
 
-  nb::object run(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle key_bias,
-                 float softmax_scale, float softcap, bool heads_first, bool wants_lse,
-                 int num_threads) {
-    std::optional<CallDescriptor> call =
-        call_descriptor(mask, q, k, v, key_bias, softcap != 0, heads_first);
+  nb::object run(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle score,
+                 float softmax_scale, bool heads_first, bool wants_lse, int num_threads) {
+    std::optional<CallDescriptor> call = call_descriptor(mask, q, k, v, score, heads_first);
     if (!call) return nb::none();
     const auto found = calls_.find(call->key);
     if (found == calls_.end()) return nb::none();
     const CachedCall cached = found->second;  // a copy, since another thread may erase it
     AttentionTensors& tensors = call->tensors;
-    if (unreadable_of<4>({&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.key_bias}) != 0) {
-      return nb::none();
-    }
+    if (unreadable_of(tensors, call->score) != 0) return nb::none();
     touch(cached);
     nb::object out, lse = nb::none();
     if (is_like_result(tensors)) {
@@ -215,8 +227,11 @@ class CachedCalls {
     }
     tensors.out = written(out, 4);
     if (wants_lse) tensors.lse = written(lse, 3);
-    launch_forward(*cached.plan, tensors, heads_first, {softmax_scale, softcap, num_threads},
-                   nb::none(), q);
+    AttentionOptions options;
+    options.softmax_scale = softmax_scale;
+    options.num_threads = num_threads;
+    call->score.set(tensors, options);
+    launch_forward(*cached.plan, tensors, heads_first, options, nb::none(), q);
     return wants_lse ? nb::object(nb::make_tuple(out, lse)) : out;
   }
 
@@ -257,8 +272,8 @@ void bind_cached_calls(nb::module_& module) {
   nb::class_<CachedCalls>(
       module, "CachedCalls",
       "A cache of the plans of calls on PyTorch's tensors.\n\n"
-      "The key of a call is the number of its mask, the descriptors of q, k, v and\n"
-      "the key bias, and whether it has a softcap.")
+      "The key of a call is the number of its mask, the descriptors of q, k and v, and\n"
+      "the parts of its score.")
       .def(nb::init<nb::object, nb::object, nb::object>(), nb::arg("empty_like"),
            nb::arg("contiguous"), nb::arg("new_outputs"),
            "Takes the functions that allocate results.\n\n"
@@ -266,20 +281,27 @@ void bind_cached_calls(nb::module_& module) {
            "new_outputs(q, k, v, heads_first, with_lse) returns (out, lse or None); it\n"
            "is called where a tensor like q cannot hold the result.")
       .def("add", &CachedCalls::add, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-           nb::arg("key_bias").none(), nb::arg("has_softcap"), nb::arg("heads_first"),
-           nb::arg("is_backward"), nb::arg("is_deterministic"), nb::arg("entry"),
-           nb::arg("lse_like"),
+           nb::arg("score").none(), nb::arg("heads_first"), nb::arg("is_backward"),
+           nb::arg("is_deterministic"), nb::arg("entry"), nb::arg("lse_like"),
+           nb::sig("def add(self, mask: int, q: object, k: object, v: object, score: _Score | "
+                   "None, heads_first: bool, is_backward: bool, is_deterministic: bool, entry: "
+                   "object, lse_like: object) -> bool"),
            "Adds a call, which is then made by entry.plan, and returns True.\n\n"
            "Each use sets entry.last_use to the time in nanoseconds. lse_like has the\n"
            "extents, type and device of the log-sum-exp, with any strides. The result is\n"
            "False, and nothing is added, if a tensor has no descriptor in C.")
       .def("find", &CachedCalls::find, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-           nb::arg("key_bias").none(), nb::arg("has_softcap"), nb::arg("heads_first"),
-           nb::arg("is_backward"), nb::arg("is_deterministic"),
+           nb::arg("score").none(), nb::arg("heads_first"), nb::arg("is_backward"),
+           nb::arg("is_deterministic"),
+           nb::sig("def find(self, mask: int, q: object, k: object, v: object, score: _Score | "
+                   "None, heads_first: bool, is_backward: bool, is_deterministic: bool) -> object"),
            "Returns the plan of a call, or None if the cache does not hold it.")
       .def("run", &CachedCalls::run, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-           nb::arg("key_bias").none(), nb::arg("softmax_scale"), nb::arg("softcap"),
-           nb::arg("heads_first"), nb::arg("wants_lse"), nb::arg("num_threads"),
+           nb::arg("score").none(), nb::arg("softmax_scale"), nb::arg("heads_first"),
+           nb::arg("wants_lse"), nb::arg("num_threads"),
+           nb::sig("def run(self, mask: int, q: object, k: object, v: object, score: _Score | "
+                   "None, softmax_scale: float, heads_first: bool, wants_lse: bool, num_threads: "
+                   "int) -> object"),
            "Computes attention by the cached forward plan, and returns out, or (out,\n"
            "lse) with wants_lse.\n\n"
            "The plan was added with is_backward=False and is_deterministic=False.\n"

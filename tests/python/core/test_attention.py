@@ -96,10 +96,10 @@ def test_key_bias_and_scale() -> None:
     q, k, v = random_tensors(9, 2, 120, 140, 4, 2, 48)
     bias = np.random.default_rng(10).standard_normal((2, 2, 140)).astype(np.float32)
     mask = fdma.compile("causal", 120, 140)
-    out, lse = fdma.attention(q, k, v, mask, key_bias=bias, softmax_scale=0.31)
+    out, lse = fdma.attention(q, k, v, mask, score=(bias,), softmax_scale=0.31)
     check(out, lse, definition(q, k, v, fdma.to_dense(mask), 0.31, bias))
-    plan = fdma.make_plan(mask, batch=2, heads_q=4, heads_kv=2, head_dim=48, key_bias=True)
-    again, _ = fdma.attention(q, k, v, plan, key_bias=bias, softmax_scale=0.31)
+    plan = fdma.make_plan(mask, batch=2, heads_q=4, heads_kv=2, head_dim=48, score=["key_bias"])
+    again, _ = fdma.attention(q, k, v, plan, score=(bias,), softmax_scale=0.31)
     np.testing.assert_array_equal(np.asarray(out), np.asarray(again))
 
 
@@ -327,12 +327,12 @@ def frozen(*shape: int) -> Tensor:
             "q: expected an array on the host or on a CUDA device, got one on metal:0",
         ),
         (
-            {"key_bias": np.zeros((2, 32), np.float32)},
+            {"score": (np.zeros((2, 32), np.float32),)},
             ValueError,
-            "key_bias: expected 3 dimensions",
+            "key_bias: expected .batch, heads_kv, kv_len. .*, got .2, 32.",
         ),
-        ({"key_bias": np.zeros((2, 2, 31), np.float32)}, ValueError, "key_bias"),
-        ({"key_bias": np.zeros((2, 2, 32))}, (ValueError, NotImplementedError), "key_bias"),
+        ({"score": (np.zeros((2, 2, 31), np.float32),)}, ValueError, "key_bias"),
+        ({"score": (np.zeros((2, 2, 32)),)}, (ValueError, NotImplementedError), "key_bias"),
         ({"softmax_scale": 0.0}, ValueError, "softmax_scale: expected a finite number"),
         ({"softmax_scale": float("nan")}, ValueError, "softmax_scale: expected a finite number"),
         ({"stream": 7}, ValueError, "stream: expected None or 0 on the CPU, got 7"),

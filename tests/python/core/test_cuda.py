@@ -230,12 +230,12 @@ def test_lengths_of_their_own_and_key_bias() -> None:
     q, k, v = tensors(3, 3, 300, 300, 4, 4, 128)
     mask = fdma.compile("causal", [300, 17, 0], [300, 17, 0], batch=3)
     bias = torch.randn(3, 4, 300, device="cuda")
-    plan = plan_of(mask, q, k, key_bias=True)
-    out, lse = attention(q, k, v, plan, key_bias=bias, softmax_scale=0.2)
+    plan = plan_of(mask, q, k, score=["key_bias"])
+    out, lse = attention(q, k, v, plan, score=(bias,), softmax_scale=0.2)
     check((out, lse), q, k, v, cells_of(mask), scale=0.2, bias=bias)
     # An output that the caller gives keeps its values in rows that do not exist.
     out, lse = torch.full_like(q, 7), torch.full((3, 4, 300), 7.0, device="cuda")
-    attention(q, k, v, plan, key_bias=bias, softmax_scale=0.2, out=out, lse=lse)
+    attention(q, k, v, plan, score=(bias,), softmax_scale=0.2, out=out, lse=lse)
     assert (out[1, 17:] == 7).all() and (lse[2] == 7).all() and (lse[1, :, :17] != 7).all()
 
 
@@ -346,12 +346,12 @@ def test_graph_capture_of_scattered_keys(columns: str, has_bias: bool) -> None:
     q, k, v = tensors(5, *shape)
     end = np.random.default_rng(5).integers(450, 901, 900).astype(np.int32)
     mask = fdma.compile("causal & q < @end[k]", 900, tables={"end": end})
-    plan = plan_of(mask, q, k, columns=columns, key_bias=has_bias)
+    plan = plan_of(mask, q, k, columns=columns, score=["key_bias"] if has_bias else [])
     bias = torch.randn(1, 2, 900, device="cuda") if has_bias else None
     out, lse = torch.empty_like(q), torch.empty(1, 4, 900, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        attention(q, k, v, plan, out=out, lse=lse, key_bias=bias)
+        attention(q, k, v, plan, out=out, lse=lse, score=(bias,))
     for seed in (6, 7):
         for tensor, new in zip((q, k, v), tensors(seed, *shape), strict=True):
             tensor.copy_(new)

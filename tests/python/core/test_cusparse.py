@@ -76,7 +76,7 @@ def test_it_agrees_with_the_kernel(spec: str, dtype: str, precision: str) -> Non
     assert prepared.nbytes >= 8 * prepared.num_cells
     for _ in range(2):
         prepared.run(q, k, v, out=out, lse=lse, key_bias=bias, softmax_scale=0.2)
-    results = core.attention(q, k, v, mask, key_bias=bias, softmax_scale=0.2)
+    results = core.attention(q, k, v, mask, score=(bias,), softmax_scale=0.2)
     expected, expected_lse = (torch.from_dlpack(x) for x in results)
     torch.testing.assert_close(lse, expected_lse, rtol=1e-5, atol=1e-4)
     largest = expected.float().abs().max()

@@ -83,7 +83,7 @@ def test_one_call_is_scores_selection_and_attention(bias: Bias, wide: bool) -> N
     np.testing.assert_allclose(np.asarray(lse), reference[1], atol=1e-5)
     mask = held.to_mask(kept)
     assert mask.num_heads == 4
-    again, _ = fdma.attention(q, k, v, mask, key_bias=None if bias == "none" else scores)
+    again, _ = fdma.attention(q, k, v, mask, score=(None if bias == "none" else scores,))
     np.testing.assert_array_equal(np.asarray(again), np.asarray(out))
 
 

@@ -180,7 +180,7 @@ def test_attention_is_that_of_the_published_reference(w: int, a: float) -> None:
         tables={"s": scores, "alive": scores != 0},
     )
     np.testing.assert_array_equal(fdma.to_dense(mask), kept)
-    out, _ = fdma.attention(q, k, v, mask, key_bias=scores)
+    out, _ = fdma.attention(q, k, v, mask, score=(scores,))
     np.testing.assert_allclose(np.asarray(out), expected, atol=2e-6)
     cells = definition(q, k, v, kept, key_bias=scores)[0]
     np.testing.assert_allclose(cells, expected, atol=1e-12)
@@ -269,10 +269,10 @@ def test_decoding_from_a_trimmed_cache() -> None:
         cached = fdma.compile("causal", q_len=1, kv_len=live.size)
         step = q[:, t : t + 1]
         expected = fdma.attention(
-            step, k[:, : t + 1], v[:, : t + 1], full, key_bias=scores[:, :, : t + 1]
+            step, k[:, : t + 1], v[:, : t + 1], full, score=(scores[:, :, : t + 1],)
         )
         got = fdma.attention(
-            step, k[:, live], v[:, live], cached, key_bias=np.ascontiguousarray(scores[:, :, live])
+            step, k[:, live], v[:, live], cached, score=(np.ascontiguousarray(scores[:, :, live]),)
         )
         for a, b in zip(got, expected, strict=True):
             np.testing.assert_array_equal(np.asarray(a), np.asarray(b))

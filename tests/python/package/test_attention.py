@@ -40,13 +40,21 @@ def test_equals_the_definition(spec: str) -> None:
     expected, expected_lse = definition(q, k, v, cells(mask), 0.3, bias)
     for given in (mask, spec, fdma.MaskExpr.parse(spec)):
         out, lse = attend(
-            q, k, v, given, bias, scale=0.3, layout="bshd", return_lse=True, deterministic=True
+            q,
+            k,
+            v,
+            given,
+            key_bias=bias,
+            scale=0.3,
+            layout="bshd",
+            return_lse=True,
+            deterministic=True,
         )
         np.testing.assert_allclose(out, expected, atol=2e-5)
         np.testing.assert_allclose(lse, expected_lse, atol=2e-5)
     heads_first = [x.swapaxes(1, 2) for x in (q, k, v)]
     for some in (heads_first, [np.ascontiguousarray(x) for x in heads_first]):
-        out = attend(*some, mask, bias, scale=0.3)
+        out = attend(*some, mask, key_bias=bias, scale=0.3)
         np.testing.assert_allclose(out.swapaxes(1, 2), expected, atol=2e-5)
 
 
@@ -79,11 +87,11 @@ def test_rows_past_lengths_give_zero() -> None:
 
 def test_broadcast_bias_and_any_strides() -> None:
     q, k, v = arrays()
-    bias = np.linspace(-1, 1, 200)
+    bias = np.linspace(-1, 1, 200)[None, None]
     full = np.broadcast_to(bias.astype(np.float32), (2, 2, 200))
     expected, _ = definition(q, k, v, np.ones((1, 1, 150, 200), bool), None, full)
     turned = np.asfortranarray(q)
-    out = attend(turned, k[:, ::1], v, None, bias, layout="bshd")
+    out = attend(turned, k[:, ::1], v, None, key_bias=bias, layout="bshd")
     np.testing.assert_allclose(out, expected, atol=2e-5)
 
 
@@ -114,8 +122,8 @@ def test_float16() -> None:
         (TypeError, r"mask: .*got function; fdma.compile takes", {"mask": lambda b, h, q, k: q}),
         (ValueError, r"mask: the text has tables \(@n\)", {"mask": "documents(lengths=@n)"}),
         (ValueError, "mask: its q_len is 100, the tensors have 150", {"mask": "small"}),
-        (ValueError, "bias: expected .* = .2, 2, 200.", {"bias": np.zeros((2, 4, 200))}),
-        (TypeError, "bias: expected floating", {"bias": np.zeros(200, np.int64)}),
+        (ValueError, "bias: expected .* = .2, 2, 200.", {"key_bias": np.zeros((2, 4, 200))}),
+        (TypeError, "bias: expected floating", {"key_bias": np.zeros((1, 1, 200), np.int64)}),
     ],
 )
 def test_wrong_arguments_are_named(error: Any, message: str, changes: dict[str, Any]) -> None:
@@ -148,7 +156,7 @@ def test_wrong_tensors_are_named() -> None:
 
 
 def geometry(heads: int) -> Geometry:
-    return Geometry(1, heads, heads, 16, 16, "float32", False, None)
+    return Geometry(1, heads, heads, 16, 16, "float32", (), None)
 
 
 def test_plans_are_bounded_and_found_by_content() -> None:

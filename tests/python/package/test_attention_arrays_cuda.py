@@ -72,7 +72,7 @@ def test_cupy_arrays(cupy: Any, layout: str) -> None:
     on_gpu = [cupy.asarray(x) for x in inputs]
     given = on_gpu if layout == "bhsd" else [x.swapaxes(1, 2) for x in on_gpu]
     for some in (mask, SPEC):
-        out, lse = attend(*given, some, cupy.asarray(bias), layout=layout, return_lse=True)
+        out, lse = attend(*given, some, key_bias=cupy.asarray(bias), layout=layout, return_lse=True)
         assert isinstance(out, cupy.ndarray) and out.dtype == np.float16
         out = out if layout == "bhsd" else out.swapaxes(1, 2)
         check(cupy.asnumpy(out), cupy.asnumpy(lse), mask, bias, inputs)
@@ -132,7 +132,12 @@ def test_jax_arrays(jax: Any, layout: str) -> None:
     given = on_gpu if layout == "bhsd" else [x.swapaxes(1, 2) for x in on_gpu]
     for _ in range(3):
         out, lse = attend(
-            *given, mask, jax.numpy.asarray(bias), layout=layout, return_lse=True, backend="sm90"
+            *given,
+            mask,
+            key_bias=jax.numpy.asarray(bias),
+            layout=layout,
+            return_lse=True,
+            backend="sm90",
         )
         assert isinstance(out, jax.Array) and out.devices() == on_gpu[0].devices()
         out = out if layout == "bhsd" else out.swapaxes(1, 2)

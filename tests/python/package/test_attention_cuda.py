@@ -54,12 +54,12 @@ def test_equals_the_definition(spec: str, dtype: str, head_dim: int) -> None:
     bias = torch.randn(2, 2, 420, device="cuda")
     expected, expected_lse = definition(q, k, v, mask, bias)
     for given in (mask, spec):
-        out, lse = attend(q, k, v, given, bias, return_lse=True, backend="sm90")
+        out, lse = attend(q, k, v, given, key_bias=bias, return_lse=True, backend="sm90")
         assert out.dtype == q.dtype and (out - expected).abs().max() < 3e-2
         torch.testing.assert_close(lse.double(), expected_lse, atol=1e-2, rtol=0)
     turned = [x.transpose(1, 2) for x in (q, k, v)]
     for some in (turned, [x.contiguous() for x in turned]):
-        again = attend(*some, mask, bias, layout="bshd")
+        again = attend(*some, mask, key_bias=bias, layout="bshd")
         assert torch.equal(again.transpose(1, 2), out)
 
 
@@ -137,7 +137,7 @@ def test_opcheck(has_bias: bool) -> None:
     attend(q, k, v)  # this call registers the operators
     bias = torch.randn(2, 2, 420, device="cuda") if has_bias else None
     torch.library.opcheck(
-        torch.ops.fdma.attention, (q, k, v, bias, "causal", 0, 0.0, True, False, False)
+        torch.ops.fdma.attention, (q, k, v, "causal", 0, 0.0, True, False, -1, False, bias)
     )
 
 
@@ -158,7 +158,7 @@ def test_gradients(spec: str, deterministic: bool) -> None:
     q, k, v = (x.requires_grad_() for x in tensors())
     bias = torch.randn(2, 2, 420, device="cuda", requires_grad=True)
     mask = fdma.compile(spec, 300, 420)
-    out, lse = attend(q, k, v, mask, bias, return_lse=True, deterministic=deterministic)
+    out, lse = attend(q, k, v, mask, key_bias=bias, return_lse=True, deterministic=deterministic)
     dout, dlse = torch.randn_like(out), torch.randn_like(lse)
     try:
         grads = torch.autograd.grad((out, lse), (q, k, v, bias), (dout, dlse))

@@ -90,15 +90,15 @@ def test_packed_projections_are_read_in_place() -> None:
 def test_bias_of_any_float_and_shape() -> None:
     q, k, v = tensors()
     bias = torch.randn(2, 1, 200, dtype=torch.float64)
-    out = attend(q, k, v, None, bias)
+    out = attend(q, k, v, None, key_bias=bias)
     expected = torch.nn.functional.scaled_dot_product_attention(
         q, k, v, attn_mask=bias.float()[:, :, None, :], enable_gqa=True
     )
     torch.testing.assert_close(out, expected)
     with pytest.raises(ValueError, match="bias: expected"):
-        attend(q, k, v, None, bias[..., :100])
+        attend(q, k, v, None, key_bias=bias[..., :100])
     with pytest.raises(TypeError, match="bias: expected floating"):
-        attend(q, k, v, None, torch.zeros(200, dtype=torch.int64))
+        attend(q, k, v, None, key_bias=torch.zeros(1, 1, 200, dtype=torch.int64))
 
 
 def test_autocast() -> None:
@@ -118,8 +118,8 @@ def test_wrong_tensors_are_named() -> None:
     for other in (None, k.numpy()):
         with pytest.raises(TypeError, match="k: expected a tensor of PyTorch, as q, got"):
             attend(q, other, v)
-    with pytest.raises(TypeError, match="bias: expected a tensor of PyTorch"):
-        attend(q, k, v, None, 0.5)
+    with pytest.raises(TypeError, match="key_bias: expected a tensor of PyTorch"):
+        attend(q, k, v, None, key_bias=0.5)
     with pytest.raises(ValueError, match='backend: "sm90" computes on a GPU, q is on cpu'):
         attend(q, k, v, backend="sm90")
     with pytest.raises(ValueError, match="mask: its kv_len is 150, the tensors have 200"):
@@ -142,10 +142,10 @@ def test_calls_that_were_made_before_are_as_the_first(kind: str) -> None:
         k, v = (torch.nn.Parameter(x, requires_grad=False) for x in (k, v))
     mask = "causal" if kind == "text" else fdma.compile("causal & window(70)", 200)
     fdma.clear_plans()
-    first, first_lse = attend(q, k, v, mask, bias, return_lse=True)
+    first, first_lse = attend(q, k, v, mask, key_bias=bias, return_lse=True)
     for _ in range(2):
-        out, lse = attend(q, k, v, mask, bias, return_lse=True)
-        alone = attend(q, k, v, mask, bias)
+        out, lse = attend(q, k, v, mask, key_bias=bias, return_lse=True)
+        alone = attend(q, k, v, mask, key_bias=bias)
         for again in (out, alone):
             assert torch.equal(again, first) and again.stride() == first.stride()
         assert torch.equal(lse, first_lse) and lse.is_contiguous()
@@ -153,7 +153,7 @@ def test_calls_that_were_made_before_are_as_the_first(kind: str) -> None:
     grown = attend(q[:, :, :100].contiguous(), k[:, :, :100], v[:, :, :100], "causal")
     assert grown.shape[2] == 100  # other extents make another call
     with pytest.raises(ValueError, match=r"k: expected torch.float32, as q"):
-        attend(q, k.half(), v, mask, bias)
+        attend(q, k.half(), v, mask, key_bias=bias)
 
 
 def test_threads_and_no_leaks() -> None:
@@ -179,7 +179,7 @@ def compiled() -> Any:
     torch._dynamo.reset()
 
     def function(q: Any, k: Any, v: Any, mask: Any, bias: Any = None) -> Any:
-        return 2 * attend(q, k, v, mask, bias, scale=0.2)
+        return 2 * attend(q, k, v, mask, key_bias=bias, scale=0.2)
 
     yield torch.compile(function, fullgraph=True, backend="aot_eager")
     torch._dynamo.reset()
@@ -195,9 +195,9 @@ def test_compile_takes_masks_that_change(compiled: Any) -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
     text = "causal & window(50)"
     torch.testing.assert_close(compiled(q, k, v, text), expected)
-    bias = torch.randn(200)
+    bias = torch.randn(1, 1, 200)
     torch.testing.assert_close(
-        compiled(q, k, v, text, bias), 2 * attend(q, k, v, text, bias, scale=0.2)
+        compiled(q, k, v, text, bias), 2 * attend(q, k, v, text, key_bias=bias, scale=0.2)
     )
 
 
@@ -316,7 +316,7 @@ def test_opcheck(has_bias: bool, heads_first: bool) -> None:
     bias = torch.randn(2, 2, 200) if has_bias else None
     mask = fdma.compile("causal", 150, 200)
     for text, handle in (("causal", 0), ("", mask._handle)):
-        arguments = (q, k, v, bias, text, handle, 0.0, heads_first, False, False)
+        arguments = (q, k, v, text, handle, 0.0, heads_first, False, -1, False, bias)
         torch.library.opcheck(torch.ops.fdma.attention, arguments)
 
 
@@ -336,7 +336,7 @@ def test_a_mask_that_is_gone_is_an_error() -> None:
     handle = fdma.compile("causal", 150, 200)._handle
     gc.collect()
     with pytest.raises(RuntimeError, match=r"the BlockMask that this was compiled .* is gone"):
-        torch.ops.fdma.attention(*tensors(), None, "", handle, 0.0, True, False, False)
+        torch.ops.fdma.attention(*tensors(), "", handle, 0.0, True, False, -1, False)
 
 
 # ---- gradients
@@ -369,7 +369,7 @@ def test_gradients_equal_autograd_in_float64(
     bias = torch.randn(2, 2, 200, requires_grad=True) if has_bias else None
     inputs = [*given, *([bias] if has_bias else [])]
     shaped = given if layout == "bhsd" else [x.transpose(1, 2) for x in given]
-    out, lse = attend(*shaped, mask, bias, scale=0.25, layout=layout, return_lse=True)
+    out, lse = attend(*shaped, mask, key_bias=bias, scale=0.25, layout=layout, return_lse=True)
     out = out if layout == "bhsd" else out.transpose(1, 2)
     exact = [x.detach().double().requires_grad_() for x in inputs]
     exact_q, exact_k, exact_v = exact[:3]
@@ -419,7 +419,7 @@ def test_gradients_know_what_rounding_took(dtype: Any, by_operator: bool, has_bi
 
     profile = torch.profiler.profile() if by_operator else contextlib.nullcontext()
     with profile, torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        out = attend(*given, mask, bias)
+        out = attend(*given, mask, key_bias=bias)
     residuals = [x for x in kept[-1:] if x.dtype == dtype and x.shape == out.shape]
     assert residuals
     exact = [x.detach().double().requires_grad_() for x in (*given, bias) if x is not None]
@@ -438,9 +438,9 @@ def test_gradients_know_what_rounding_took(dtype: Any, by_operator: bool, has_bi
 def test_gradients_of_what_is_broadcast_or_asked_for_alone() -> None:
     q, k, v = tensors()
     bias = torch.randn(1, 1, 200, dtype=torch.float64, requires_grad=True)
-    (alone,) = torch.autograd.grad(attend(q, k, v, "causal", bias).sum(), bias)
+    (alone,) = torch.autograd.grad(attend(q, k, v, "causal", key_bias=bias).sum(), bias)
     full = bias.detach().float().expand(2, 2, 200).clone().requires_grad_()
-    (each,) = torch.autograd.grad(attend(q, k, v, "causal", full).sum(), full)
+    (each,) = torch.autograd.grad(attend(q, k, v, "causal", key_bias=full).sum(), full)
     assert alone.dtype == torch.float64
     wanted = each.double().sum((0, 1), keepdim=True)
     torch.testing.assert_close(alone, wanted, atol=1e-5, rtol=1e-5)
@@ -503,8 +503,8 @@ def test_opcheck_with_gradients(has_bias: bool, heads_first: bool) -> None:
     bias = torch.randn(2, 2, 200, requires_grad=True) if has_bias else None
     for dtype in (torch.float32, torch.bfloat16):
         typed = [x.detach().to(dtype).requires_grad_() for x in given]
-        words = "causal", 0, 0.0, heads_first, False, dtype == torch.bfloat16
-        torch.library.opcheck(torch.ops.fdma.attention, (*typed, bias, *words))
+        words = "causal", 0, 0.0, heads_first, False, -1, dtype == torch.bfloat16
+        torch.library.opcheck(torch.ops.fdma.attention, (*typed, *words, bias))
 
 
 def test_transforms_of_torch_func_are_refused() -> None:
@@ -576,7 +576,7 @@ def test_nested_tensors_are_refused_by_name(nested: Any, way: str) -> None:
             error: Any = Exception if way == "compile" else NotImplementedError
             match = recipe if way == "compile" else f"^{name}: {recipe}"
             with pytest.raises(error, match=match), mode:
-                attended(*given)
+                attended(*given[:4], **({"key_bias": given[4]} if len(given) > 4 else {}))
     finally:
         torch._dynamo.reset()
     if way == "eager":
@@ -613,7 +613,7 @@ def test_other_layouts_are_refused_by_name(by_operators: bool) -> None:
         with pytest.raises(NotImplementedError, match=f"k: {message}"), mode:
             attend(q, x, x, "causal")
     with pytest.raises(NotImplementedError, match="bias: expected a dense tensor"), mode:
-        attend(q, q, q, None, torch.randn(2, 2, 8).to_sparse())
+        attend(q, q, q, None, key_bias=torch.randn(2, 2, 8).to_sparse())
     with (
         pytest.raises(NotImplementedError, match=r"q: expected float32, .*got torch.complex64"),
         mode,
@@ -628,7 +628,7 @@ def test_other_layouts_are_refused_by_name(by_operators: bool) -> None:
 def test_an_exported_program_is_loaded_after_import_fdma(imports: str, tmp_path: Any) -> None:
     class Layer(torch.nn.Module):  # type: ignore[misc]
         def forward(self, q: Any, dt_proj: Any, a_coef: Any) -> Any:
-            return attend(q, q, q, "causal", fdma.zoh_scores(q, dt_proj, a_coef))
+            return attend(q, q, q, "causal", key_bias=fdma.zoh_scores(q, dt_proj, a_coef))
 
     given = torch.randn(1, 2, 8, 16), torch.randn(2, 32), torch.randn(2)
     path = str(tmp_path / "layer.pt2")

@@ -43,10 +43,10 @@ def test_arrays(kind: str, layout: str) -> None:
     out_shape = (0, 4, 5, 8) if layout == "bhsd" else (0, 5, 4, 8)
     for mask in MASKS:
         bias = np.zeros((0, 2, 7), np.float32) if kind == "numpy" else None
-        out, lse = attend(*given, mask, bias, layout=layout, return_lse=True)
+        out, lse = attend(*given, mask, key_bias=bias, layout=layout, return_lse=True)
         assert out.shape == out_shape and lse.shape == (0, 4, 5)
         assert out.dtype == np.float16 and lse.dtype == np.float32
-        assert type(out) is type(attend(*given, mask, bias, layout=layout))
+        assert type(out) is type(attend(*given, mask, key_bias=bias, layout=layout))
         assert isinstance(out, np.ndarray) == (kind == "numpy")
 
 
@@ -61,7 +61,7 @@ def test_tensors_and_gradients(way: str) -> None:
         bias = torch.zeros(0, 2, 7, requires_grad=True)
 
         def call(*x: Any, mask: Any = mask, layout: str = layout) -> Any:
-            return attend(*x[:3], mask, x[3], layout=layout, return_lse=True)
+            return attend(*x[:3], mask, key_bias=x[3], layout=layout, return_lse=True)
 
         if way == "compile":
             call = torch.compile(call, backend="aot_eager", fullgraph=True)

@@ -17,6 +17,7 @@ transformers: Any = pytest.importorskip("transformers", reason="transformers is 
 hf: Any = importlib.import_module("fdma.hf")
 masks: Any = importlib.import_module("transformers.masking_utils")
 mask_text: Any = importlib.import_module("fdma.interop.hf_mask_text")
+from fdma.attention.score import ScoreArguments  # noqa: E402
 from test_hf import SIZES, gemma, llama, mistral, padding, pair, prompt  # noqa: E402
 
 
@@ -167,7 +168,8 @@ def test_operators_keep_pytorchs_rules() -> None:
     tables = [torch.tensor([[True] * 8, [False] * 3 + [True] * 5]), torch.tensor(2)]
     text = "((k <= q) & (q - k < @t1)) & @t0[b, k]"
     operator = torch.ops.fdma.attention_with_tables.default
-    torch.library.opcheck(operator, (q, k, v, tables, text, 0.3, False, 1.5))
+    score = ScoreArguments(softcap=1.5)
+    torch.library.opcheck(operator, (q, k, v, tables, text, 0.3, False, *score))
 
 
 @pytest.mark.parametrize("offsets", [(0, 0), (6, 0), (9, 3), (5, 1)])

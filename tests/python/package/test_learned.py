@@ -353,7 +353,7 @@ def test_gradients_are_those_of_the_steps(bias: str, layout: str) -> None:
     mask = fdma.select_topk(scores, 11, heads=4)
     added = None if bias == "none" else scores
     run: Any = fdma.attention
-    steps, steps_lse = run(q, k, v, mask, added, 0.3, layout, return_lse=True)
+    steps, steps_lse = run(q, k, v, mask, key_bias=added, scale=0.3, layout=layout, return_lse=True)
     torch.testing.assert_close(out, steps, atol=1e-6, rtol=1e-5)
     dout, dlse = torch.randn_like(out), torch.randn_like(lse)
     got = torch.autograd.grad((out, lse), given, (dout, dlse), allow_unused=True)

@@ -37,8 +37,8 @@ DENSE = (
 )
 ADDITIVE = (
     "a dense mask, float32 [64, 64]; fdma.from_hf_mask(cells) compiles an additive mask [batch, "
-    "heads, q, k] of 0 and -inf, once for all calls; other numbers are a bias per query and key, "
-    "which is not there"
+    "heads, q, k] of 0 and -inf, once for all calls; other numbers are "
+    "the bias= of fdma.attention"
 )
 PADDING = (
     "a dense mask, int64 [2, 64]; fdma.from_hf_padding(tokens, causal=..) compiles padding [batch, "
@@ -66,7 +66,7 @@ MASKS: list[tuple[Call, str]] = [
     (lambda: f.plan(CELLS, q=Q, k=Q), ATTENTION + DENSE),
     (
         lambda: f.attention(Q, Q, Q, np.zeros((64, 64), np.float32)),
-        f"{ATTENTION}{ADDITIVE}; bias= takes one per key",
+        ATTENTION + ADDITIVE.replace("the bias= of fdma.attention", "bias="),
     ),
     (lambda: f.compile(np.zeros((64, 64), np.float32), 64), COMPILE + ADDITIVE),
     (lambda: f.attention(Q, Q, Q, np.ones((2, 64), int)), ATTENTION + PADDING),
@@ -170,9 +170,6 @@ _WINDOW_WORDS = (
     'write mask="causal & window(w)", or mask="window(left, right)" with inf for a side without a '
     "bound (-1 in flash-attn)"
 )
-_SINK_WORDS = (
-    "write out, lse = fdma.attention(.., return_lse=True) and fdma.merge([(out, lse)], sinks=sinks)"
-)
 KEYWORDS: list[tuple[str, str]] = [
     ("is_causal", _CAUSAL_WORDS),
     ("causal", _CAUSAL_WORDS),
@@ -180,27 +177,29 @@ KEYWORDS: list[tuple[str, str]] = [
         "attn_mask",
         "write mask=fdma.BlockMask.from_dense(attn_mask) for booleans, "
         "fdma.from_hf_mask(attn_mask) for floats of 0 and -inf, and keep it for all calls; other "
-        "floats: a bias per query and key is not there; bias= takes one per key, [batch, "
-        "heads_kv, kv_len]",
+        "floats are bias= of 4 dimensions [batch, heads, q_len, kv_len], or for numbers of keys "
+        "alone key_bias= [batch, heads_kv, kv_len]",
     ),
-    ("dropout_p", "dropout of attention weights is not there; leave it out, or drop the result"),
+    ("dropout", "write dropout_p="),
+    ("return_attn_probs", "write return_probabilities=True, for at most 2^28 of them"),
     (
         "score_mod",
-        "FDMA has masks and a bias per key (bias=), no functions of scores; a condition goes into "
-        "the mask, fdma.compile(mask_mod, q_len)",
+        "functions of scores are not traced; write softcap=, alibi_slopes=, relative=(table, left) "
+        "or bias=, and a condition into the mask, fdma.compile(mask_mod, q_len)",
     ),
     ("window_size", _WINDOW_WORDS),
     ("sliding_window", _WINDOW_WORDS),
-    ("sinks", _SINK_WORDS),
-    ("s_aux", _SINK_WORDS),
+    ("sink", "write sinks="),
+    ("s_aux", "write sinks="),
     ("block_mask", "write mask=fdma.from_flex(block_mask)"),
     ("enable_gqa", "leave it out: k and v may have fewer heads than q, whose number they divide"),
     ("softmax_scale", "write scale="),
     ("return_lse_", "did you mean return_lse=?"),
     (
         "frobnicate",
-        "it has q, k, v, mask, bias, scale, layout, return_lse, deterministic, backend, "
-        "num_threads, softcap",
+        "it has q, k, v, mask, bias, key_bias, scale, softcap, alibi_slopes, relative, sinks, "
+        "dropout_p, generator, dropout_seed, return_lse, return_max_logit, return_probabilities, "
+        "deterministic, layout, backend, num_threads",
     ),
 ]
 
@@ -211,8 +210,8 @@ OTHER_KEYWORDS: list[tuple[Call, str]] = [
         "fdma.plan(..).run(.., softmax_scale=)",
     ),
     (
-        lambda: f.plan("causal", q=Q, k=Q).run(Q, Q, Q, bias=None),
-        "bias: no argument of fdma.AttentionPlan.run; write key_bias=",
+        lambda: f.plan("causal", q=Q, k=Q, dropout_p=0.1),
+        "dropout_p: no argument of fdma.plan; write dropout=True, and dropout_p= in each run",
     ),
     (
         lambda: f.dynamic_mask_attention(Q, Q, Q, Q, Q, 4, mask="causal"),
@@ -257,8 +256,8 @@ FUNCTIONS: list[tuple[Call, str]] = [
     ),
     (
         lambda: f.compile(lambda score, b, h, q, k: score, 8),
-        "(score, b, h, q, k); a score_mod has five; FDMA has masks and a bias per key (bias= of "
-        "fdma.attention), no functions of scores",
+        "(score, b, h, q, k); a score_mod has five; functions of scores are not traced, and "
+        "fdma.attention has softcap=, alibi_slopes=, relative= and bias= in their place",
     ),
     (
         lambda: f.compile(lambda width: lambda b, h, q, k: q - k < width, 8),
@@ -373,9 +372,15 @@ CALLS: list[tuple[Call, str]] = [
     ),
     (lambda: f.attention(Q, Q, Q, 0.125), f"{ATTENTION}float; a number is scale="),
     (
-        lambda: f.attention(Q, Q, Q, CAUSAL, np.zeros((1, 4, 64, 64), np.float32)),
-        "bias: expected [batch, heads_kv, kv_len] = [1, 4, 64], or what broadcasts to that, got "
-        "[1, 4, 64, 64]; a bias per query and key is not there",
+        lambda: f.attention(Q, Q, Q, CAUSAL, key_bias=np.zeros((1, 4, 64, 64), np.float32)),
+        "key_bias: expected 3 dimensions [batch, heads_kv, kv_len] = [1, 4, 64], each 1 or that, "
+        "got [1, 4, 64, 64]; a bias for each query and key is bias=",
+    ),
+    (
+        lambda: f.attention(Q, Q, Q, CAUSAL, bias=np.zeros((1, 4, 64), np.float32)),
+        "bias: expected 4 dimensions [batch, heads, q_len, kv_len] = [1, 4, 64, 64], each but the "
+        "last 1 or that, got [1, 4, 64]; write bias[None] or bias[:, None]; a number for each key "
+        "alone is key_bias=, [batch, heads_kv, kv_len]",
     ),
     (
         lambda: f.attention(Q, Q, Q, backend="cuda"),

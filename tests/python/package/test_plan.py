@@ -41,7 +41,7 @@ def test_runs_as_attention_does(layout: Any) -> None:
     if layout == "bshd":
         q, k, v = (np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v))
     expected, expected_lse = fdma.attention(
-        q, k, v, mask, bias, scale=0.3, layout=layout, return_lse=True
+        q, k, v, mask, key_bias=bias, scale=0.3, layout=layout, return_lse=True
     )
     plan = fdma.plan(mask, q=q, k=k, v=v, layout=layout, key_bias=True)
     words: Any = {"key_bias": bias, "softmax_scale": 0.3}
@@ -76,7 +76,7 @@ def test_shows_itself() -> None:
     assert plan.shape == (2, 4, 2, 150, 200, 32, 24)
     assert (plan.shape.heads, plan.shape.head_dim_v) == (4, 24)
     assert (plan.backend, plan.device, plan.dtype) == ("cpu", "cpu", "float32")
-    assert (plan.layout, plan.has_key_bias, plan.is_closed_form) == ("bhsd", False, False)
+    assert (plan.layout, plan.score, plan.is_closed_form) == ("bhsd", (), False)
     assert plan.mask == fdma.compile("causal", 150, 200, 2, 4)
     assert plan.nbytes > 0 and plan.num_work_tiles > 0 and len(plan.tile) == 2
     assert repr(plan) == (
@@ -168,7 +168,7 @@ INT = np.zeros(2, np.int32)
          {}, {"k": lambda k: k.astype(np.float16)}),
         (ValueError, "key_bias: expected None; ", {}, {"key_bias": np.zeros((2, 2, 200))}),
         (ValueError, "key_bias: expected one", {"key_bias": True}, {}),
-        (ValueError, r"key_bias: expected \[batch, heads_kv, kv_len\]",
+        (ValueError, r"key_bias: expected 3 dimensions \[batch, heads_kv, kv_len\]",
          {"key_bias": True}, {"key_bias": np.zeros((2, 4, 200))}),
         (ValueError, "softmax_scale: expected a finite number", {}, {"softmax_scale": 0.0}),
         (ValueError, "q_lens: expected None; .*closed_form=True", {}, {"q_lens": INT}),
@@ -364,7 +364,9 @@ def test_gradients_in_closed_form(torch: Any, spec: str, has_bias: bool, layout:
     def by_mask(mask: Any) -> list[Any]:
         return gradients_of(
             torch,
-            lambda q, k, v, bias=None, **words: attend(q, k, v, mask, bias, 0.3, layout, **words),
+            lambda q, k, v, bias=None, **words: attend(
+                q, k, v, mask, key_bias=bias, scale=0.3, layout=layout, **words
+            ),
             given,
         )
 

@@ -18,7 +18,7 @@ from fdma_module import fdma as core
 import fdma
 from fdma.attention.plans import Geometry, Place, plans
 
-GEOMETRY = Geometry(1, 4, 2, 64, 64, "float16", False, 0)
+GEOMETRY = Geometry(1, 4, 2, 64, 64, "float16", (), 0)
 
 
 class GpuArray:
@@ -106,6 +106,6 @@ def test_another_framework_first(calls: SimpleNamespace) -> None:
 def test_another_gpu_has_another_plan(calls: SimpleNamespace) -> None:
     mask = fdma.compile("causal", 100)
     attend(mask)
-    other = Geometry(1, 4, 2, 64, 64, "float16", False, 1)
+    other = Geometry(1, 4, 2, 64, 64, "float16", (), 1)
     assert plans.entry(mask, other, Place(1)).plan.words["device"] == 1
     assert len(calls.prepared) == 2

@@ -57,7 +57,9 @@ def test_attention_and_its_gradients() -> None:
         for device in DEVICES:
             given = [x.requires_grad_() for x in on(device, rows)]
             attend: Any = fdma.attention
-            out, lse = attend(*given, mask, bias.to(device), return_lse=True, deterministic=True)
+            out, lse = attend(
+                *given, mask, key_bias=bias.to(device), return_lse=True, deterministic=True
+            )
             found = (out, lse, *torch.autograd.grad(out, given, dout.to(device)))
             assert all(x.device == torch.device(device) for x in found)
             results.append([x.detach().cpu() for x in found])

@@ -11,6 +11,7 @@ import pytest
 # isort: split
 import fdma
 import flash_dmattn
+from fdma.attention.score import ScoreArguments
 
 CAP = 1.5
 SPEC = "causal & (window(40) | sink(4))"
@@ -50,14 +51,14 @@ oracle: Any = by_definition
 def test_equals_the_definition(has_bias: bool) -> None:
     q, k, v, bias = arrays()
     bias = bias if has_bias else None
-    out, lse = attend(q, k, v, SPEC, bias, softcap=CAP, return_lse=True)
+    out, lse = attend(q, k, v, SPEC, key_bias=bias, softcap=CAP, return_lse=True)
     expected, expected_lse = oracle(np, *(x.astype(float) for x in (q, k, v)), bias)
     np.testing.assert_allclose(out, expected, atol=2e-6)
     np.testing.assert_allclose(lse, expected_lse, atol=2e-6)
     turned = (np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v))
-    again = attend(*turned, SPEC, bias, layout="bshd", softcap=CAP)
+    again = attend(*turned, SPEC, key_bias=bias, layout="bshd", softcap=CAP)
     np.testing.assert_array_equal(again.swapaxes(1, 2), out)
-    assert np.abs(attend(q, k, v, SPEC, bias) - out).max() > 0.1
+    assert np.abs(attend(q, k, v, SPEC, key_bias=bias) - out).max() > 0.1
 
 
 def test_no_cap_and_caps_far_away_change_nothing() -> None:
@@ -91,9 +92,9 @@ def test_plan_objects(has_bias: bool, closed_form: bool) -> None:
     q, k, v, bias = arrays()
     spec = "causal & window(40)"
     plan = fdma.plan(spec, q=q, k=k, v=v, key_bias=has_bias, softcap=True, closed_form=closed_form)
-    assert plan.has_softcap and not fdma.plan(spec, q=q, k=k, v=v).has_softcap
+    assert "softcap" in plan.score and fdma.plan(spec, q=q, k=k, v=v).score == ()
     bias = bias if has_bias else None
-    expected = attend(q, k, v, spec, bias, softcap=CAP)
+    expected = attend(q, k, v, spec, key_bias=bias, softcap=CAP)
     np.testing.assert_array_equal(plan.run(q, k, v, key_bias=bias, softcap=CAP), expected)
     out = np.empty_like(expected)
     assert plan.run(q, k, v, key_bias=bias, softcap=CAP, out=out) is out
@@ -111,7 +112,7 @@ def test_jax_arrays() -> None:
     q, k, v, bias = arrays()
     given = [jax.numpy.asarray(x) for x in (q, k, v)]
     out = attend(*given, SPEC, jax.numpy.asarray(bias), softcap=CAP)
-    np.testing.assert_allclose(out, attend(q, k, v, SPEC, bias, softcap=CAP), atol=1e-6)
+    np.testing.assert_allclose(out, attend(q, k, v, SPEC, key_bias=bias, softcap=CAP), atol=1e-6)
 
 
 @pytest.mark.parametrize("keywords", ["logits_soft_cap", "attn_logits_soft_cap"])
@@ -146,7 +147,7 @@ def ways(torch: Any, has_bias: bool) -> dict[str, Any]:
     """Calls of tensors that come to the kernels by different ways."""
 
     def plain(q: Any, k: Any, v: Any, bias: Any = None) -> Any:
-        return attend(q, k, v, SPEC, bias, softcap=CAP, return_lse=True)
+        return attend(q, k, v, SPEC, key_bias=bias, softcap=CAP, return_lse=True)
 
     plan = fdma.plan(
         "causal", q=(2, 4, 90, 16), k=(2, 2, 110, 16), v=(2, 2, 110, 24), key_bias=has_bias,
@@ -187,7 +188,7 @@ def test_gradients_of_half_precision(has_bias: bool) -> None:
     dout, dlse = torch.randn(2, 4, 90, 24), torch.zeros(2, 4, 90)
 
     def plain(q: Any, k: Any, v: Any, bias: Any = None) -> Any:
-        return attend(q, k, v, SPEC, bias, softcap=CAP, return_lse=True)
+        return attend(q, k, v, SPEC, key_bias=bias, softcap=CAP, return_lse=True)
 
     got = gradients_of(plain, tensors, dout, dlse)
     expected = gradients_of(
@@ -220,7 +221,9 @@ def test_the_slope_is_that_of_finite_differences() -> None:
 def test_opcheck(has_bias: bool) -> None:
     torch: Any = pytest.importorskip("torch")
     q, k, v, bias = (torch.from_numpy(x).requires_grad_(True) for x in arrays())
-    arguments = q, k, v, bias if has_bias else None, SPEC, 0, 0.0, True, False, False, -1, CAP
+    words = SPEC, 0, 0.0, True, False, -1, False
+    score = ScoreArguments(key_bias=bias if has_bias else None, softcap=CAP)
+    arguments = q, k, v, *words, *score
     torch.library.opcheck(torch.ops.fdma.attention.default, arguments)
 
 

@@ -42,7 +42,7 @@ def test_results_and_gradients(dtype: Any, head_dim: int, has_bias: bool, spec: 
     exact = [x.detach().double().requires_grad_() for x in leaves]
     dout = torch.randn(shapes[0], device="cuda")
     for cap in (1.5, 30.0):
-        out = attend(*given, spec, bias, softcap=cap)
+        out = attend(*given, spec, key_bias=bias, softcap=cap)
         expected = by_definition(*[*exact[:3], exact[3] if has_bias else None, cap, spec])
         assert (out - expected).abs().max() <= TOLERANCE[dtype]
         got = torch.autograd.grad((out * dout).sum(), leaves)

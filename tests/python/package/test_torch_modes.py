@@ -540,7 +540,7 @@ def test_second_gradients_of_bias_and_log_sum_exp_are_refused(way: str) -> None:
     attend: Any = fdma.attention
     mode = torch.profiler.profile() if way == "operators" else contextlib.nullcontext()
     with mode:
-        out, lse = attend(q, k, v, "causal", bias, return_lse=True)
+        out, lse = attend(q, k, v, "causal", key_bias=bias, return_lse=True)
     for result in (out, lse):
         (grad,) = torch.autograd.grad(result.sum(), bias, create_graph=True)
         assert grad.requires_grad
@@ -616,7 +616,7 @@ def test_forward_mode_of_operators_is_refused() -> None:
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(v, v)
         with pytest.raises(NotImplementedError, match="forward-mode derivatives"):
-            torch.ops.fdma.attention(q, k, dual, None, "causal", 0, 0.0, True, False, False)
+            torch.ops.fdma.attention(q, k, dual, "causal", 0, 0.0, True, False, -1, False)
         for _ in range(2):
             with pytest.raises(NotImplementedError, match="forward-mode derivatives"):
                 compiled(q, k, dual)

@@ -172,7 +172,7 @@ def test_masks_are_kept_up_to_a_bound() -> None:
 
 
 def _call(text: str) -> Any:
-    return torch.ops.fdma.attention(*tensors(), None, text, 0, 0.0, True, False, False)
+    return torch.ops.fdma.attention(*tensors(), text, 0, 0.0, True, False, -1, False)
 
 
 def _packed(data: bytes) -> str:
@@ -273,4 +273,4 @@ def test_a_number_of_another_process_is_an_error() -> None:
     kept = [fdma.compile(f"window({w})", 64) for w in range(1, 20)]
     for number in (*range(100), kept[0]._handle + 1000):
         with pytest.raises(RuntimeError, match="or of another process"):
-            torch.ops.fdma.attention(*tensors(), None, "", number, 0.0, True, False, False)
+            torch.ops.fdma.attention(*tensors(), "", number, 0.0, True, False, -1, False)
