@@ -162,7 +162,7 @@ class AttentionPlan:
             batch=shape.batch,
             dtype=self.dtype,
             device=device,
-            softcap="softcap" in self.score,
+            score=self._geometry.score,
         )
 
     def run(
