@@ -78,8 +78,8 @@ struct Keep {
 template <class Real>
 struct Row {
   std::vector<std::int64_t> keys;  ///< that the row sees; none if all their logits are -inf
-  std::vector<Real> p;             ///< their weights, before dropout; they add up to `share`
-  Real share = 1;                  ///< 1 less the weight of the sink
+  std::vector<Real> p;             ///< their weights, before dropout
+  std::vector<Real> without_sink;  ///< their weights if there were no sink
   Real sink = 0;                   ///< the weight of the sink
   double lse = -std::numeric_limits<double>::infinity();
 };
@@ -149,8 +149,10 @@ class Head {
                           ? 0
                           : std::exp(static_cast<Real>(problem_.sinks[size(row)]) - largest);
     result.sink = std::isinf(sink) ? 1 : sink / (total + sink);
-    result.share = total / (total + sink);
-    for (Real& each : result.p) each /= total + sink;
+    for (Real& each : result.p) {
+      result.without_sink.push_back(each / total);
+      each /= total + sink;
+    }
     result.lse = largest + std::log(total);
   }
 
@@ -235,7 +237,7 @@ HeadGradients gradients(const HeadProblem& problem, const std::vector<double>& d
       const std::size_t key = size(of.keys[i]);
       const Real keep = head.keep(row, of.keys[i]);
       const Real dp = keep * dot(dout, head.v(of.keys[i]), problem.head_dim_v);
-      const Real ds = of.p[i] * (dp - delta + of_lse / of.share);
+      const Real ds = of.p[i] * (dp - delta) + of.without_sink[i] * of_lse;
       const auto weight = static_cast<Real>(round_p(of.p[i] * keep));
       const Real scaled =
           head.scale() * static_cast<Real>(round_p(ds * head.slope(row, of.keys[i])));

@@ -8,12 +8,20 @@
 namespace fdma::cpu {
 namespace {
 
+constexpr ScoreSpec kScore{.softcap = true,
+                           .key_bias = true,
+                           .bias = true,
+                           .alibi = true,
+                           .relative_table = true,
+                           .sink = true,
+                           .dropout = true};
+
 // Live keys are computed wherever they are, so that gathering saves looking at the others alone.
 const BackendTraits& cpu_traits() {
   static const BackendTraits the_traits{
       .name = "cpu",
-      .forward_score = {.softcap = true, .key_bias = true},
-      .backward_score = {.softcap = true, .key_bias = true},
+      .forward_score = kScore,
+      .backward_score = kScore,
       .least_gains = {.row = 0.05},
       .profile = "cpu",
       .worker_bytes = worker_bytes,

@@ -62,6 +62,8 @@ Result<void> set_score_gradients(CheckedBackwardCall& call, const BackwardTensor
            checked_pair_gradient(tensors.dbias, tensors.bias, call.bias, "dbias", "bias", device));
   FDMA_TRY(call.dsinks, checked_pair_gradient(tensors.dsinks, tensors.sinks, call.sinks, "dsinks",
                                               "sinks", device));
+  call.dbias_view = tensors.dbias;
+  call.dsinks_view = tensors.dsinks;
   const MutableTensorView& table = tensors.drelative;
   if (table.data == nullptr) return {};
   if (call.relative.data == nullptr) {
@@ -75,6 +77,7 @@ Result<void> set_score_gradients(CheckedBackwardCall& call, const BackwardTensor
   FDMA_TRY_VOID(check_distinct(table, "drelative"));
   call.drelative = {static_cast<float*>(table.data), input.extents[0] == 1 ? 0 : table.strides[0],
                     call.relative.left, call.relative.right};
+  call.drelative_view = table;
   return {};
 }
 

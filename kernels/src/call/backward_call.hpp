@@ -18,7 +18,8 @@ struct CheckedBackwardCall : CheckedInputs {
   KeyValues<float> dkey_bias{};        ///< data = nullptr: not wanted
   PairValues<void> dbias{}, dsinks{};  ///< likewise; strides of 0 where sums go over an axis
   DistanceTable<float> drelative{};    ///< likewise
-  bool corrects_delta = false;         ///< DeltaSource::corrected
+  MutableTensorView dbias_view, drelative_view, dsinks_view;  ///< the same tensors, with extents
+  bool corrects_delta = false;                                ///< DeltaSource::corrected
 
  private:
   CheckedBackwardCall() = default;

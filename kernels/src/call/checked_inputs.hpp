@@ -37,6 +37,12 @@ struct CheckedInputs : CallLengths {
   PairValues<const void> sinks{};  ///< a number for each row; float32 or of q's type
   Dropout dropout{};               ///< rate 0: none
 
+  /// True iff the call has a part besides softcap and key bias.
+  bool has_newer_parts() const {
+    return bias.data != nullptr || alibi_slopes.data != nullptr || relative.data != nullptr ||
+           sinks.data != nullptr || dropout.rate > 0;
+  }
+
  protected:
   CheckedInputs() = default;
 };

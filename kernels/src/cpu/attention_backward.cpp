@@ -30,8 +30,7 @@ DqTickets::DqTickets(const PlanHeader& plan) : plan_(plan), max_tickets_(0) {
     num_places += static_cast<std::size_t>(tiles * plan.shape.heads_q);
   }
   max_tickets_ = static_cast<std::size_t>(most_tiles * plan.shape.group_size());
-  drawn_.assign(num_places, 0);
-  done_ = std::vector<std::atomic<std::int32_t>>(num_places);
+  turns_ = Turns(num_places);
 }
 
 std::size_t DqTickets::place(const WorkTile& work_tile) const {
@@ -42,28 +41,27 @@ std::size_t DqTickets::place(const WorkTile& work_tile) const {
 
 void DqTickets::draw(const WorkTile& work_tile, TileCursor tiles,
                      std::vector<std::int32_t>& tickets) {
-  std::int32_t* const drawn = drawn_.data() + place(work_tile);
-  for (std::int32_t tile = 0; tiles.next(tile);) tickets.push_back(drawn[tile]++);
-}
-
-void DqTickets::wait(const WorkTile& work_tile, std::int32_t q_tile, std::int32_t ticket) {
-  const std::atomic<std::int32_t>& done =
-      done_[place(work_tile) + static_cast<std::size_t>(q_tile)];
-  for (std::int32_t now = done.load(std::memory_order_acquire); now != ticket;
-       now = done.load(std::memory_order_acquire)) {
-    done.wait(now, std::memory_order_acquire);
+  const std::size_t first = place(work_tile);
+  for (std::int32_t tile = 0; tiles.next(tile);) {
+    tickets.push_back(turns_.draw(first + static_cast<std::size_t>(tile)));
   }
 }
 
+void DqTickets::wait(const WorkTile& work_tile, std::int32_t q_tile, std::int32_t ticket) {
+  turns_.wait(place(work_tile) + static_cast<std::size_t>(q_tile), ticket);
+}
+
 void DqTickets::finish(const WorkTile& work_tile, std::int32_t q_tile, std::int32_t ticket) {
-  std::atomic<std::int32_t>& done = done_[place(work_tile) + static_cast<std::size_t>(q_tile)];
-  done.store(ticket + 1, std::memory_order_release);
-  done.notify_all();
+  turns_.finish(place(work_tile) + static_cast<std::size_t>(q_tile), ticket);
 }
 
 BackwardRun::BackwardRun(const CheckedBackwardCall& call, const PlanHeader& of_plan,
                          const SegmentPlan* of_segments)
-    : CheckedBackwardCall(call), plan(&of_plan), segments(of_segments), dq_sum(call.dq) {
+    : CheckedBackwardCall(call),
+      plan(&of_plan),
+      segments(of_segments),
+      dq_sum(call.dq),
+      dropout_bits(fdma::dropout_bits(call.dropout)) {
   const AttentionShape& shape = plan->shape;
   const std::size_t num_rows = row_index(shape.batch, 0, 0);
   exponent.resize(num_rows);
@@ -79,7 +77,8 @@ BackwardRun::BackwardRun(const CheckedBackwardCall& call, const PlanHeader& of_p
   dq_sum.head_stride = shape.max_q_len() * head_dim;
 }
 
-void BackwardArrays::add_to(FloatBlock& block, const AttentionShape& shape, BlockShape tile) {
+void BackwardArrays::add_to(FloatBlock& block, const AttentionShape& shape, BlockShape tile,
+                            bool has_terms) {
   const std::int64_t keys = panel_rows(tile.block_kv);
   const std::int64_t head_dim = shape.head_dim, head_dim_v = shape.head_dim_v;
   block.add(k, keys * head_dim);
@@ -89,6 +88,7 @@ void BackwardArrays::add_to(FloatBlock& block, const AttentionShape& shape, Bloc
   block.add(dv, keys * head_dim_v);
   block.add(bias, keys);
   block.add(dbias, keys);
+  block.add(terms, has_terms ? kChunkColumns * kMaxPanelRows : 0);
   block.add(q, kChunkColumns * head_dim);
   block.add(dout, kChunkColumns * head_dim_v);
   block.add(weights, kChunkColumns * kMaxPanelRows);
@@ -98,20 +98,21 @@ void BackwardArrays::add_to(FloatBlock& block, const AttentionShape& shape, Bloc
   block.add(row, kMaxHeadDim);
 }
 
-BackwardWorkspace::BackwardWorkspace(const BackwardRun& run, const BackwardPass& pass)
-    : chunk(run.plan->mask_tile()),
+BackwardWorkspace::BackwardWorkspace(BackwardRun& run, const BackwardPass& pass)
+    : chunk(run.plan->mask_tile(), run.dropout.rate > 0),
       q_rows(kChunkColumns),
       dout_rows(kChunkColumns),
       ds_row_at(kChunkColumns) {
-  add_to(memory, run.plan->shape, run.plan->tile);
+  add_to(memory, run.plan->shape, run.plan->tile, run.has_newer_parts());
   memory.allocate();
+  if (run.wants_pair_gradients() && !pass.adds_up_rows) sums.emplace(run);
   tickets.reserve(pass.dq_tickets.max_tickets());
 }
 
 std::int64_t BackwardWorkspace::bytes(const AttentionShape& shape, BlockShape tile) {
   FloatBlock block;
   BackwardArrays arrays;
-  arrays.add_to(block, shape, tile);
+  arrays.add_to(block, shape, tile, true);
   return block.bytes() + Chunk::bytes({tile.block_kv, tile.block_q}) +
          3 * kChunkColumns * std::int64_t{sizeof(float*)} +
          4 * shape.group_size() * ceil_div(shape.max_q_len(), tile.block_q);
@@ -122,7 +123,7 @@ namespace {
 // Hands out groups in the order of the plan, together with their tickets.
 class GroupQueue {
  public:
-  GroupQueue(const BackwardRun& run, DqTickets& dq_tickets, const std::vector<WorkTile>& work_tiles)
+  GroupQueue(BackwardRun& run, DqTickets& dq_tickets, const std::vector<WorkTile>& work_tiles)
       : run_(run), dq_tickets_(dq_tickets), work_tiles_(work_tiles) {}
 
   /// Returns the first work tile of the next group, or null. Its tickets replace those in the
@@ -133,14 +134,18 @@ class GroupQueue {
     const WorkTile* first = work_tiles_.data() + next_;
     next_ += static_cast<std::size_t>(run_.plan->shape.group_size());
     workspace.tickets.clear();
+    workspace.sum_tickets.clear();
     for (std::int32_t i = 0; i < run_.plan->shape.group_size(); ++i) {
       dq_tickets_.draw(first[i], run_.tiles_of(first[i]), workspace.tickets);
+      if (workspace.sums) {
+        workspace.sum_tickets.push_back(run_.score_gradients->draw(run_, first[i]));
+      }
     }
     return first;
   }
 
  private:
-  const BackwardRun& run_;
+  BackwardRun& run_;
   DqTickets& dq_tickets_;
   const std::vector<WorkTile>& work_tiles_;
   std::mutex mutex_;
@@ -190,6 +195,7 @@ void run_pass(BackwardRun& run, const std::vector<WorkTile>& work_tiles, bool ad
 
 void run_all(BackwardRun& run, const std::vector<WorkTile>& work_tiles,
              const BackwardOptions& options) {
+  if (run.has_newer_parts()) run.score_gradients.emplace(run);
   for_each_query_block(run, [&](auto batch, auto head, auto begin, auto end) {
     if (!is_cancelled(options)) prepare_rows(run, batch, head, begin, end);
   });
@@ -200,6 +206,7 @@ void run_all(BackwardRun& run, const std::vector<WorkTile>& work_tiles,
     });
   }
   run_pass(run, work_tiles, false, options);
+  if (run.score_gradients && !is_cancelled(options)) run.score_gradients->store(run);
   if (run.dq.dtype == DType::float32 || is_cancelled(options)) return;
   for_each_query_block(run, [&](auto batch, auto head, auto begin, auto end) {
     store_dq(run, batch, head, begin, end);

@@ -19,17 +19,18 @@ namespace cpu {
 std::int64_t Workspace::bytes(const AttentionShape& shape, BlockShape tile) {
   FloatBlock block;
   WorkspaceArrays arrays;
-  arrays.add_to(block, shape, tile);
+  arrays.add_to(block, shape, tile, true);
   return block.bytes() + Chunk::bytes(tile) + 2 * kChunkColumns * std::int64_t{sizeof(float*)};
 }
 
-Workspace::Workspace(const AttentionShape& shape, BlockShape tile)
-    : chunk(tile), k_rows(kChunkColumns), v_rows(kChunkColumns) {
-  add_to(memory, shape, tile);
+Workspace::Workspace(const AttentionShape& shape, BlockShape tile, bool has_terms, bool has_dropout)
+    : chunk(tile, has_dropout), k_rows(kChunkColumns), v_rows(kChunkColumns) {
+  add_to(memory, shape, tile, has_terms);
   memory.allocate();
 }
 
-void WorkspaceArrays::add_to(FloatBlock& block, const AttentionShape& shape, BlockShape tile) {
+void WorkspaceArrays::add_to(FloatBlock& block, const AttentionShape& shape, BlockShape tile,
+                             bool has_terms) {
   const std::int64_t rows = panel_rows(tile.block_q);
   block.add(q, rows * shape.head_dim);
   block.add(out, rows * shape.head_dim_v);
@@ -40,6 +41,7 @@ void WorkspaceArrays::add_to(FloatBlock& block, const AttentionShape& shape, Blo
   block.add(k, kChunkColumns * shape.head_dim);
   block.add(v, kChunkColumns * shape.head_dim_v);
   block.add(bias, kChunkColumns);
+  block.add(terms, has_terms ? kChunkColumns * kMaxPanelRows : 0);
   block.add(row, kMaxHeadDim);
 }
 
@@ -73,7 +75,8 @@ void run_work_tiles(const cpu::CpuCall& call, const std::vector<WorkTile>& work_
                     const AttentionOptions& options) {
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
-    cpu::Workspace workspace(call.plan->shape, call.plan->tile);
+    cpu::Workspace workspace(call.plan->shape, call.plan->tile, call.has_newer_parts(),
+                             call.dropout.rate > 0);
     for (std::size_t i = next++; i < work_tiles.size(); i = next++) {
       if (options.is_cancelled != nullptr && *options.is_cancelled) return;
       cpu::run_work_tile(call, work_tiles[i], workspace);
@@ -93,7 +96,8 @@ Result<void> run(const PlanHeader& header, const SegmentPlan& plan, const Attent
   FDMA_TRY(const CheckedCall checked,
            checked_call(header.shape, header.score, tensors, options, Device::cpu));
   FDMA_TRY_VOID(cpu::restrict_targets());
-  run_work_tiles({checked, &header, &plan, {}}, plan.work_tiles, options);
+  run_work_tiles({checked, &header, &plan, {}, dropout_bits(checked.dropout)}, plan.work_tiles,
+                 options);
   return {};
 }
 
@@ -103,7 +107,8 @@ Result<void> run(const PlanHeader& header, const ClosedFormPlan& plan,
            checked_call(header.shape, header.score, tensors, options, Device::cpu, true));
   FDMA_TRY_VOID(check_closed_form_call(header.shape, checked));
   FDMA_TRY_VOID(cpu::restrict_targets());
-  const cpu::CpuCall call{checked, &header, nullptr, closed_form_elements(header, plan, checked)};
+  const cpu::CpuCall call{checked, &header, nullptr, closed_form_elements(header, plan, checked),
+                          dropout_bits(checked.dropout)};
   run_work_tiles(call, closed_form_work_tiles(header, plan, call.elements), options);
   return {};
 }

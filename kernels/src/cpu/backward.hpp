@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "call/backward_call.hpp"
+#include "call/dropout_bits.hpp"
+#include "cpu/score_gradients.hpp"
 #include "cpu/scratch.hpp"
+#include "cpu/turns.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "fdma/kernels/segment_iterator.hpp"
 #include "plan/closed_form.hpp"
@@ -71,8 +74,7 @@ class DqTickets {
 
   const PlanHeader& plan_;
   std::vector<std::size_t> first_of_batch_;
-  std::vector<std::int32_t> drawn_;
-  std::vector<std::atomic<std::int32_t>> done_;
+  Turns turns_;
   std::size_t max_tickets_;
 };
 
@@ -91,7 +93,9 @@ struct BackwardRun : CheckedBackwardCall {
   const SegmentPlan* segments;              ///< of a plan of segments; else null
   std::vector<ClosedFormElement> elements;  ///< of a closed-form plan: one per batch element
   MutableStrided dq_sum;
+  DropoutBits dropout_bits;  ///< of the call's dropout
   std::vector<float> exponent, shift, missing, dq_memory;
+  std::optional<ScoreGradients> score_gradients;  ///< where the call has newer parts
 
   /// The element of a closed-form plan, or null.
   const ClosedFormElement* element(std::int64_t batch) const {
@@ -102,6 +106,11 @@ struct BackwardRun : CheckedBackwardCall {
   }
   std::int64_t kv_len(std::int64_t batch) const {
     return elements.empty() ? plan->shape.kv_len(batch) : element(batch)->num_rows;
+  }
+  /// True iff a gradient of newer parts is wanted that belongs to pairs.
+  bool wants_pair_gradients() const {
+    return has_newer_parts() &&
+           (dkey_bias.data != nullptr || dbias.data != nullptr || drelative.data != nullptr);
   }
   float* dq_sum_of(std::int64_t batch, std::int64_t row, std::int64_t head) const {
     return static_cast<float*>(dq_sum.data) + batch * dq_sum.batch_stride +
@@ -136,6 +145,7 @@ struct BackwardArrays {
   float* dv = nullptr;         ///< [panels, head_dim_v, width]
   float* bias = nullptr;       ///< [keys], in powers of two
   float* dbias = nullptr;      ///< [keys]
+  float* terms = nullptr;      ///< [kChunkColumns, width], where the call has newer parts
   float* q = nullptr;          ///< [kChunkColumns, head_dim]: rows in float32, where q is not
   float* dout = nullptr;       ///< [kChunkColumns, head_dim_v]
   float* weights = nullptr;    ///< [kChunkColumns, width]: scores, then P
@@ -144,17 +154,19 @@ struct BackwardArrays {
   float* dq = nullptr;         ///< [panels of head_dim, kChunkColumns, width]
   float* row = nullptr;        ///< [kMaxHeadDim]
 
-  void add_to(FloatBlock& block, const AttentionShape& shape, BlockShape tile);
+  void add_to(FloatBlock& block, const AttentionShape& shape, BlockShape tile, bool has_terms);
 };
 
 struct BackwardWorkspace : BackwardArrays {
-  BackwardWorkspace(const BackwardRun& run, const BackwardPass& pass);
+  BackwardWorkspace(BackwardRun& run, const BackwardPass& pass);
   static std::int64_t bytes(const AttentionShape& shape, BlockShape tile);
 
   FloatBlock memory;
   Chunk chunk;  ///< its queries, and their rows of q and dout
   std::vector<const float*> q_rows, dout_rows, ds_row_at;
-  std::vector<std::int32_t> tickets;  ///< of the current group
+  std::vector<std::int32_t> tickets;      ///< of the current group
+  std::vector<SumTickets> sum_tickets;    ///< likewise, of its work tiles
+  std::optional<ScoreGradientSums> sums;  ///< where the pass adds to them
 };
 
 /// Computes exponent and shift of queries [begin, end), and clears their dq accumulators. With

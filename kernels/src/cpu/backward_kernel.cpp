@@ -9,7 +9,9 @@
 
 #include "cpu/backward.hpp"
 #include "cpu/backward_work_tile-inl.hpp"
+#include "cpu/dropped_weights-inl.hpp"
 #include "cpu/kv_reader.hpp"
+#include "cpu/parts_score-inl.hpp"
 #include "cpu/query_rows-inl.hpp"
 #include "cpu/score-inl.hpp"
 #include "cpu/weight-inl.hpp"
@@ -22,6 +24,17 @@ void run_group_here(BackwardRun& run, BackwardPass& pass, const WorkTile* work_t
   const WorkTile& first = work_tiles[0];
   const std::int32_t kv_head = first.head / run.plan->shape.group_size();
   const StridedKv kv(run, first.batch, kv_head);
+  if (run.has_newer_parts()) {
+    ScoreGradientSums* const sums = workspace.sums ? &*workspace.sums : nullptr;
+    if (sums != nullptr) sums->begin_group(first, workspace.sum_tickets.data());
+    const PartsScore score(run, run.kv_len(first.batch) - run.q_len(first.batch), kv_head,
+                           first.batch, workspace.terms, workspace.bias, sums);
+    if (run.dropout.rate == 0) {
+      return run_group_with(run, pass, work_tiles, workspace, score, WholeWeights{}, kv);
+    }
+    const DroppedWeights weight(run.dropout_bits, run.plan->shape.heads_q, workspace.chunk);
+    return run_group_with(run, pass, work_tiles, workspace, score, weight, kv);
+  }
   with_score_of(
       run,
       [&](const auto& before) {
@@ -33,19 +46,23 @@ void run_group_here(BackwardRun& run, BackwardPass& pass, const WorkTile* work_t
       });
 }
 
-// No score of the library finishes rows.
+// Calls compute(score) with what finishes the rows of the call.
+template <class Compute>
+void with_finish_of(const BackwardRun& run, const Compute& compute) {
+  if (run.sinks.data == nullptr) return compute(NoScore{});
+  compute(SinkScore(run));
+}
+
 void prepare_rows_here(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
                        std::int64_t end) {
-  prepare_rows_with(run, NoScore{}, batch, head, begin, end);
+  with_finish_of(
+      run, [&](const auto& score) { prepare_rows_with(run, score, batch, head, begin, end); });
 }
 
 void add_missing_here(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
                       std::int64_t end) {
-  for (std::int64_t row = begin; row < end; ++row) {
-    const std::size_t at = run.row_index(batch, head, row);
-    run.shift[at] += run.missing[at];
-    take_dlse(run, batch, head, row, 1.0F);
-  }
+  with_finish_of(run,
+                 [&](const auto& score) { add_missing_with(run, score, batch, head, begin, end); });
 }
 
 void store_dq_here(const BackwardRun& run, std::int64_t batch, std::int64_t head,

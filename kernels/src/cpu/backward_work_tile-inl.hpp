@@ -170,6 +170,7 @@ class BackwardWorkTile : TileWalk<BackwardWorkTile<Score, Weight, KvReader>> {
   void run() {
     dq_tiles_.next(dq_tile_);
     this->walk();
+    if (!pass_.adds_up_rows) score_.end_head();
   }
 
  private:
@@ -213,6 +214,8 @@ class BackwardWorkTile : TileWalk<BackwardWorkTile<Score, Weight, KvReader>> {
         !is_masked() ||
         (keys_.is_finite() && all_finite(ws_.q_rows.data(), num_columns(), head_dim_) &&
          all_finite(ws_.dout_rows.data(), num_columns(), head_dim_v_));
+    weight_.begin_chunk(ChunkPairs<true>{ws_.chunk.columns.data(), 0, row_begin_}, num_columns(),
+                        num_rows_);
     std::size_t first_row = num_rows_, end_row = 0;  // rows that see any column
     for (std::size_t row = 0; row < num_rows_;) {
       const Panel panel = panel_of(row, num_rows_);
@@ -260,6 +263,7 @@ class BackwardWorkTile : TileWalk<BackwardWorkTile<Score, Weight, KvReader>> {
     scores_of_chunk<kNv>(ws_.k + row * head_dim_, head_dim_, q_rows, count, ws_.weights);
     scores_of_chunk<kNv>(ws_.v + row * head_dim_v_, head_dim_v_, dout_rows, count, ws_.dscores);
     const ChunkPairs<true> pairs{ws_.chunk.columns.data(), first, row_begin_};
+    score_.template begin_panel<kNv>(pairs, count, row, panel.num_rows);
     const auto step = [&](auto sums_logits) {
       gradient_step<kNv, sums_logits.value>(
           ws_.weights, ws_.dscores, count, score_, weight_, pairs,
@@ -268,6 +272,7 @@ class BackwardWorkTile : TileWalk<BackwardWorkTile<Score, Weight, KvReader>> {
     };
     if (pass_.adds_up_rows) return step(std::true_type());
     step(std::false_type());
+    score_.template end_panel<kNv>(pairs, count, row, panel.num_rows);
     if (is_clean) {
       add_chunk<kNv>(ws_.weights, dout_rows, count, head_dim_v_, nullptr, dv);
       add_chunk<kNv>(ws_.dscores, q_rows, count, head_dim_, nullptr, dk);

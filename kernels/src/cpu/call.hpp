@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "call/attention_call.hpp"
+#include "call/dropout_bits.hpp"
 #include "cpu/scratch.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "plan/closed_form.hpp"
@@ -16,6 +17,14 @@ struct CpuCall : CheckedCall {
   const PlanHeader* plan = nullptr;
   const SegmentPlan* segments = nullptr;    ///< of a plan of segments; else null
   std::vector<ClosedFormElement> elements;  ///< of a closed-form plan: one per batch element
+  DropoutBits dropout_bits{};               ///< of the call's dropout
+
+  /// kv_len - q_len of a batch element: the position of query 0.
+  std::int64_t position_shift(std::int32_t batch) const {
+    if (elements.empty()) return plan->shape.kv_len(batch) - plan->shape.q_len(batch);
+    const ClosedFormElement& element = elements[static_cast<std::size_t>(batch)];
+    return std::int64_t{element.num_columns} - element.num_rows;
+  }
 };
 
 /// Scratch memory of one thread, float32, sized for the plan's tile and head sizes. Panels are
@@ -33,13 +42,16 @@ struct WorkspaceArrays {
   float* k = nullptr;       ///< [kChunkColumns, head_dim]: rows of K in float32, unless K is
   float* v = nullptr;       ///< [kChunkColumns, head_dim_v]
   float* bias = nullptr;    ///< [kChunkColumns]
+  float* terms = nullptr;   ///< [kChunkColumns, width], where the call has newer parts
   float* row = nullptr;     ///< [kMaxHeadDim]: one output row
 
-  void add_to(FloatBlock& block, const AttentionShape& shape, BlockShape tile);
+  void add_to(FloatBlock& block, const AttentionShape& shape, BlockShape tile, bool has_terms);
 };
 
 struct Workspace : WorkspaceArrays {
-  Workspace(const AttentionShape& shape, BlockShape tile);
+  /// `has_terms`: for calls with newer parts; `has_dropout`: for those with dropout.
+  Workspace(const AttentionShape& shape, BlockShape tile, bool has_terms = false,
+            bool has_dropout = false);
   static std::int64_t bytes(const AttentionShape& shape, BlockShape tile);
 
   FloatBlock memory;

@@ -94,6 +94,8 @@ class ForwardWorkTile : TileWalk<ForwardWorkTile<Score, Weight, KvReader>> {
     this->find_rows([&](std::int64_t key) { return kv_.v_row(key); }, call_.v.dtype, head_dim_v_,
                     ws_.v, ws_.v_rows);
     score_.begin_chunk(ws_.chunk.columns.data(), num_columns());
+    weight_.begin_chunk(ChunkPairs<false>{ws_.chunk.columns.data(), 0, row_begin_}, num_columns(),
+                        num_rows_);
     const bool is_clean = !is_masked() || all_finite(ws_.v_rows.data(), num_columns(), head_dim_v_);
     for (std::size_t row = 0; row < num_rows_;) {
       const Panel panel = panel_of(row, num_rows_);
@@ -111,6 +113,7 @@ class ForwardWorkTile : TileWalk<ForwardWorkTile<Score, Weight, KvReader>> {
     const std::uint64_t* bits = is_masked() ? bits_of(first) : nullptr;
     const ChunkPairs<false> pairs{ws_.chunk.columns.data(), first, row_begin_};
     float* out = ws_.out + row * head_dim_v_;
+    score_.template begin_panel<kNv>(pairs, num_keys, row, panel.num_rows);
     scores_of_chunk<kNv>(ws_.q + row * head_dim_, head_dim_, ws_.k_rows.data() + first, num_keys,
                          ws_.scores);
     const bool is_rescaled =

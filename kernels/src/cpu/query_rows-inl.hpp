@@ -37,16 +37,31 @@ inline float value_of(const QueryValues<const float>& values, std::int64_t batch
                    static_cast<std::int32_t>(row));
 }
 
-/// Takes dlse of a row from its shift. `finished`: what the row's output was divided by, over its
-/// sum of exponentials.
-inline void take_dlse(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t row,
-                      float finished) {
-  if (run.dlse.data == nullptr) return;
-  run.shift[run.row_index(batch, head, row)] -= value_of(run.dlse, batch, head, row) * finished;
+/// What the output of a row was divided by, over its sum of exponentials 2^lse, in powers of two.
+template <class Score>
+float finish_of(const Score& score, float lse, std::int64_t row) {
+  if constexpr (!Score::kFinishesRows) return 1.0F;
+  return lse == -std::numeric_limits<float>::infinity() ? 1.0F : score.finish_row(lse, 1.0F, row);
 }
 
-/// prepare_rows for a score of any kind. A score that finishes rows is not for calls that correct
-/// delta, because the weights of its rows do not add up to 1.
+/// Completes the shift of a row, which is D: the gradient of its sink comes from D, then dlse is taken
+/// from the shift.
+template <class Score>
+void end_shift(BackwardRun& run, const Score& score, std::int64_t batch, std::int64_t head,
+               std::int64_t row, float lse, float finished) {
+  const std::size_t at = run.row_index(batch, head, row);
+  if constexpr (Score::kFinishesRows) {
+    if (run.score_gradients && !run.score_gradients->sink_rows.empty()) {
+      const bool is_empty = lse == -std::numeric_limits<float>::infinity();
+      const float weight = is_empty ? 0.0F : score.finish_row(lse, 0.0F, row) / finished;
+      run.score_gradients->sink_rows[at] = weight == 0.0F ? 0.0F : -weight * run.shift[at];
+    }
+  }
+  if (run.dlse.data == nullptr) return;
+  run.shift[at] -= value_of(run.dlse, batch, head, row) * finished;
+}
+
+/// prepare_rows for a score of any kind.
 template <class Score>
 void prepare_rows_with(BackwardRun& run, Score score, std::int64_t batch, std::int64_t head,
                        std::int64_t begin, std::int64_t end) {
@@ -56,23 +71,35 @@ void prepare_rows_with(BackwardRun& run, Score score, std::int64_t batch, std::i
   for (std::int64_t row = begin; row < end; ++row) {
     load_row(run.out.row(batch, row, head), run.out.dtype, head_dim_v, out);
     load_row(run.dout.row(batch, row, head), run.dout.dtype, head_dim_v, dout);
-    const float lse = value_of(run.lse, batch, head, row);
+    const float lse = value_of(run.lse, batch, head, row) * kLog2E;
     const bool is_empty = lse == -std::numeric_limits<float>::infinity();
     const std::size_t at = run.row_index(batch, head, row);
-    run.exponent[at] = is_empty ? -lse : lse * kLog2E;
-    float finished = 1.0F;
-    if constexpr (Score::kFinishesRows) {
-      if (!is_empty) finished = score.finish_row(run.exponent[at], 1.0F, row);
-      run.exponent[at] += std::log2(finished);
-    }
+    const float finished = finish_of(score, lse, row);
+    run.exponent[at] = is_empty ? -lse : lse;
+    if constexpr (Score::kFinishesRows) run.exponent[at] += std::log2(finished);
     run.shift[at] = dot_of(out, dout, head_dim_v);
     if (run.out_low.data != nullptr) {
       load_row(run.out_low.row(batch, row, head), run.out.dtype, head_dim_v, out_low);
       run.shift[at] += dot_of(out_low, dout, head_dim_v);
     }
-    if (!run.corrects_delta) take_dlse(run, batch, head, row, finished);
+    if (!run.corrects_delta) end_shift(run, score, batch, head, row, lse, finished);
     std::fill_n(run.dq_sum_of(batch, row, head), static_cast<std::size_t>(run.plan->shape.head_dim),
                 0.0F);
+  }
+}
+
+/// add_missing for a score of any kind. The weights of a row add up to 1 / finished, so that the sum
+/// of P * (dP - shift) is D less that part of the shift.
+template <class Score>
+void add_missing_with(BackwardRun& run, Score score, std::int64_t batch, std::int64_t head,
+                      std::int64_t begin, std::int64_t end) {
+  score.begin_head(batch, head);
+  for (std::int64_t row = begin; row < end; ++row) {
+    const std::size_t at = run.row_index(batch, head, row);
+    const float lse = value_of(run.lse, batch, head, row) * kLog2E;
+    const float finished = finish_of(score, lse, row);
+    run.shift[at] = run.shift[at] / finished + run.missing[at];
+    end_shift(run, score, batch, head, row, lse, finished);
   }
 }
 

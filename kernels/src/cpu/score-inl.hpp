@@ -6,15 +6,22 @@
 //
 //   kIsIdentity            logit returns what it is given
 //   kFinishesRows          finish_row returns something other than the sum
+//   kHasFarLogits          logits may be so large that lse, a float32, is far from exact: backward,
+//                          weights above 1 count as 1
 //   begin_head(b, h)       before the work tiles of a query head
 //   begin_chunk(keys, n)   forward, before a chunk: the keys of its columns
 //   begin_keys(first, n)   backward, before a key tile: its keys
+//   begin_panel<kNv>(pairs, n, row, num_rows)
+//                          before logits of a panel of rows and n columns
 //   logit(x, pairs)        the logits of a vector of scaled products
 //   gradient(ds, x, pairs) the gradients of the scaled products x from those of their logits
 //   finish_row(max, sum, q)
 //                          what the output of a row is divided by: forward after its last key,
 //                          backward before its first (query_rows-inl.hpp). 2^max * sum is the sum
 //                          of exponentials, which lse keeps
+//   end_panel<kNv>(pairs, n, row, num_rows)
+//                          backward, after the gradients of a panel
+//   end_head()             backward, after all queries of a query head
 //   end_keys()             backward, after all query heads of a key tile
 //
 // logit and gradient of a vector follow each other, so that the compiler keeps what both compute.
@@ -38,11 +45,13 @@ namespace fdma::cpu::HWY_NAMESPACE {
 
 /// The logits are the scaled products.
 struct NoScore {
-  static constexpr bool kIsIdentity = true, kFinishesRows = false;
+  static constexpr bool kIsIdentity = true, kFinishesRows = false, kHasFarLogits = false;
 
   void begin_head(std::int64_t, std::int64_t) {}
   void begin_chunk(const std::int32_t*, std::size_t) {}
   void begin_keys(std::int64_t, std::size_t) {}
+  template <int kNv, class Pairs>
+  void begin_panel(const Pairs&, std::size_t, std::size_t, std::size_t) {}
   template <class Pairs>
   HWY_INLINE FloatVec logit(FloatVec x, const Pairs&) const {
     return x;
@@ -52,6 +61,9 @@ struct NoScore {
   HWY_INLINE FloatVec gradient(FloatVec ds, FloatVec, const Pairs&) const {
     return ds;
   }
+  template <int kNv, class Pairs>
+  void end_panel(const Pairs&, std::size_t, std::size_t, std::size_t) {}
+  void end_head() {}
   void end_keys() {}
 };
 
@@ -221,7 +233,7 @@ class KeyPanel<kNv, KeyBiasScore<Before>> {
   FloatVec term_[kNv], sum_[kNv];
 };
 
-/// Calls run(score) with the score that `inputs` ask for. with_bias(score) adds their key bias.
+/// Calls run(score) with the score of a call without newer parts. with_bias(score) adds its key bias.
 template <class Inputs, class WithBias, class Run>
 void with_score_of(const Inputs& inputs, const WithBias& with_bias, const Run& run) {
   const auto run_with = [&](const auto& score) {

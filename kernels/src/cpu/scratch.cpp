@@ -14,13 +14,14 @@ std::int64_t num_tile_words(BlockShape tile) {
 
 }  // namespace
 
-Chunk::Chunk(BlockShape mask_tile)
+Chunk::Chunk(BlockShape mask_tile, bool has_dropout)
     : columns(kChunkColumns),
       row_bits(static_cast<std::size_t>(num_row_words(mask_tile))),
+      kept_bits(has_dropout ? row_bits.size() : 0),
       tile_words(static_cast<std::size_t>(num_tile_words(mask_tile))) {}
 
 std::int64_t Chunk::bytes(BlockShape mask_tile) {
-  return 4 * kChunkColumns + 8 * (num_row_words(mask_tile) + num_tile_words(mask_tile));
+  return 4 * kChunkColumns + 8 * (2 * num_row_words(mask_tile) + num_tile_words(mask_tile));
 }
 
 void FloatBlock::add(float*& array, std::int64_t count) {

@@ -22,11 +22,13 @@ inline std::int64_t panel_rows(std::int64_t rows) {
 
 /// The columns of a chunk, and the rows that see each.
 struct Chunk {
-  explicit Chunk(BlockShape mask_tile);
+  /// `has_dropout`: for calls with dropout.
+  explicit Chunk(BlockShape mask_tile, bool has_dropout = false);
   static std::int64_t bytes(BlockShape mask_tile);
 
   std::vector<std::int32_t> columns;
   std::vector<std::uint64_t> row_bits;    ///< [kChunkColumns, tile rows / 64 rounded up]
+  std::vector<std::uint64_t> kept_bits;   ///< as row_bits: rows whose pairs dropout keeps
   std::vector<std::uint64_t> tile_words;  ///< two tiles of bits, to transpose row panels
 };
 

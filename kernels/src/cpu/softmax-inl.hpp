@@ -111,7 +111,11 @@ HWY_NOINLINE void gradient_step(float* HWY_RESTRICT scores, float* HWY_RESTRICT 
       float* const to_p = scores + i * kWidth + lane;
       float* const to_gradient = dweights + i * kWidth + lane;
       const FloatVec product = hn::LoadU(tag, to_p);
-      FloatVec p = exp2_of(hn::Sub(panel.logit(product, at, v), exponent));
+      FloatVec power = hn::Sub(panel.logit(product, at, v), exponent);
+      if constexpr (Score::kHasFarLogits) {  // NaN stays NaN
+        power = hn::IfThenElse(hn::Gt(power, hn::Zero(tag)), hn::Zero(tag), power);
+      }
+      FloatVec p = exp2_of(power);
       FloatVec ds = hn::Mul(p, hn::Sub(weight.weigh(hn::LoadU(tag, to_gradient), at), shift));
       if (row_bits != nullptr) {
         const auto seen = rows_that_see(row_bits + i * words_per_column, first_row + lane);

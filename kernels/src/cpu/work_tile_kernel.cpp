@@ -12,8 +12,10 @@
 #include <hwy/highway.h>
 
 #include "cpu/call.hpp"
+#include "cpu/dropped_weights-inl.hpp"
 #include "cpu/forward_work_tile-inl.hpp"
 #include "cpu/kv_reader.hpp"
+#include "cpu/parts_score-inl.hpp"
 #include "cpu/score-inl.hpp"
 #include "cpu/weight-inl.hpp"
 
@@ -23,6 +25,15 @@ namespace fdma::cpu::HWY_NAMESPACE {
 void run_work_tile_here(const CpuCall& call, const WorkTile& work_tile, Workspace& workspace) {
   const std::int32_t kv_head = work_tile.head / call.plan->shape.group_size();
   const StridedKv kv(call, work_tile.batch, kv_head);
+  if (call.has_newer_parts()) {
+    const PartsScore score(call, call.position_shift(work_tile.batch), kv_head, work_tile.batch,
+                           workspace.terms, workspace.bias);
+    if (call.dropout.rate == 0) {
+      return ForwardWorkTile(call, work_tile, workspace, score, WholeWeights{}, kv).run();
+    }
+    const DroppedWeights weight(call.dropout_bits, call.plan->shape.heads_q, workspace.chunk);
+    return ForwardWorkTile(call, work_tile, workspace, score, weight, kv).run();
+  }
   with_score_of(
       call,
       [&](const auto& before) {

@@ -26,7 +26,7 @@ AttentionShape shape_of(const MaskCase& mask, const CaseHeads& heads, const Case
 }
 
 ScoreSpec score_of(const CaseChoice& choice) {
-  return {.softcap = choice.softcap != 0, .key_bias = choice.has_bias};
+  return choice.parts.add_to({.softcap = choice.softcap != 0, .key_bias = choice.has_bias});
 }
 
 AttentionPlan plan_of(const MaskCase& mask, const AttentionShape& shape, const CaseChoice& choice,
@@ -36,6 +36,8 @@ AttentionPlan plan_of(const MaskCase& mask, const AttentionShape& shape, const C
   options.split = choice.split;
   options.pack = choice.pack;
   options.columns = choice.columns;
+  options.form = choice.form;
+  options.tile = choice.tile;
   auto plan = make_plan(mask.mask, shape, score_of(choice), options);
   if (!plan) throw std::runtime_error(mask.name + ": " + plan.error().message);
   return *std::move(plan);
@@ -74,13 +76,15 @@ double rounding_step(DType dtype, double value) {
 std::string to_string(const CaseChoice& choice) {
   constexpr const char* kLayouts[] = {"rows", "head_major", "padded"};
   return fmt::format(
-      "{} head_dim {} / {} {}{}{}{} scale {} softcap {} seed {} q x {} bias x {}{}{} columns {}",
+      "{} head_dim {} / {} {}{}{}{} scale {} softcap {} seed {} q x {} bias x {}{}{} columns {} {} "
+      "tile {}x{}{}",
       fdma::to_string(choice.dtype), choice.head_dim, choice.head_dim_v,
       kLayouts[static_cast<std::size_t>(choice.layout)], choice.has_bias ? " bias" : "",
       choice.wants_lse ? "" : " without lse", choice.wants_out_low ? " residual" : "",
       choice.softmax_scale, choice.softcap, choice.seed, choice.q_scale, choice.bias_scale,
       choice.split == SplitMode::never ? " not split" : "",
-      choice.pack == PackMode::never ? " not packed" : "", fdma::to_string(choice.columns));
+      choice.pack == PackMode::never ? " not packed" : "", fdma::to_string(choice.columns),
+      fdma::to_string(choice.form), choice.tile.block_q, choice.tile.block_kv, choice.parts.text());
 }
 
 BackendAttentionCase::BackendAttentionCase(BackendFixture& fixture, const MaskCase& mask,
@@ -108,6 +112,8 @@ BackendAttentionCase::BackendAttentionCase(BackendFixture& fixture, const MaskCa
   k_.randomize(choice.seed * 4 + 1, 1);
   v_.randomize(choice.seed * 4 + 2, 1);
   if (choice.has_bias) bias_.randomize(choice.seed * 4 + 3, choice.bias_scale);
+  if (!choice.parts.has_any()) return;
+  parts_ = std::make_unique<PartArrays>(fixture, mask, shape_, choice.parts, choice.seed);
 }
 
 AttentionTensors BackendAttentionCase::tensors() const {
@@ -119,6 +125,7 @@ AttentionTensors BackendAttentionCase::tensors() const {
   tensors.out = out_.view();
   if (choice_.wants_lse) tensors.lse = lse_.view();
   if (has_out_low()) tensors.out_low = out_low_.view();
+  if (parts_) parts_->add_to(tensors);
   return tensors;
 }
 
@@ -126,6 +133,7 @@ AttentionOptions BackendAttentionCase::options() const {
   AttentionOptions options;
   options.softmax_scale = choice_.softmax_scale;
   options.softcap = choice_.softcap;
+  if (parts_) parts_->add_to(options);
   return options;
 }
 
@@ -137,6 +145,7 @@ void BackendAttentionCase::poison(unsigned char byte) {
 
 void BackendAttentionCase::fetch() {
   for (BackendTensor* tensor : {&q_, &k_, &v_, &bias_, &out_, &lse_, &out_low_}) tensor->fetch();
+  if (parts_) parts_->fetch();
 }
 
 Result<void> BackendAttentionCase::run(unsigned char byte) {
@@ -158,6 +167,7 @@ ReferenceProblem BackendAttentionCase::problem() const {
                               ? static_cast<double>(choice_.softmax_scale)
                               : 1 / std::sqrt(static_cast<double>(shape_.head_dim));
   problem.softcap = static_cast<double>(choice_.softcap);
+  problem.parts = parts_.get();
   // Heads and batch elements with one mask share its cells.
   std::map<std::pair<const Cells*, std::int32_t>, std::int64_t> first_cells;
   for (std::int32_t b = 0; b < shape_.batch; ++b) {
@@ -185,6 +195,10 @@ std::string BackendAttentionCase::check() {
                                      std::pair{"lse", &lse_}, std::pair{"out_low", &out_low_}}) {
     const std::string stray = tensor->stray_writes();
     if (!stray.empty()) return fmt::format("{}: {}: {}", mask_.name, name, stray);
+  }
+  if (parts_) {
+    const std::string stray = parts_->stray_writes();
+    if (!stray.empty()) return fmt::format("{}: {}", mask_.name, stray);
   }
   const ReferenceProblem rows = problem();
   const ReferenceRows wanted = fixture_.reference(rows);

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "backend/backend_fixture.hpp"
 #include "backend/backend_tensor.hpp"
 #include "backend/mask_cases.hpp"
+#include "backend/part_arrays.hpp"
 
 namespace fdma::testing {
 
@@ -30,6 +32,9 @@ struct CaseChoice {
   SplitMode split = SplitMode::automatic;
   PackMode pack = PackMode::automatic;
   ColumnMode columns = ColumnMode::automatic;
+  PlanForm form = PlanForm::segments;
+  BlockShape tile{0, 0};  ///< option of the plan
+  PartChoice parts = {};
 };
 std::string to_string(const CaseChoice& choice);
 
@@ -64,6 +69,8 @@ class BackendAttentionCase {
   BackendTensor& out() { return out_; }
   BackendTensor& lse() { return lse_; }
   BackendTensor& out_low() { return out_low_; }
+  /// The arrays of the newer parts; null if the case has none.
+  PartArrays* parts() const { return parts_.get(); }
 
   /// Sets every byte of the outputs; fetch() brings them back after a run.
   void poison(unsigned char byte);
@@ -94,6 +101,7 @@ class BackendAttentionCase {
   bool has_out_low() const { return choice_.wants_out_low && choice_.dtype != DType::float32; }
 
   BackendTensor q_, k_, v_, bias_, out_, lse_, out_low_;
+  std::unique_ptr<PartArrays> parts_;
 };
 
 /// Adds the counts of tiles by kind and of empty work tiles to `sum`.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <future>
+#include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -139,6 +141,9 @@ BackwardTensors BackendBackwardCase::tensors() const {
   tensors.dk = dk_.view();
   tensors.dv = dv_.view();
   if (choice_.has_bias && backward_.wants_dbias) tensors.dkey_bias = dbias_.view();
+  if (forward_.parts() != nullptr) {
+    forward_.parts()->add_to(tensors, backward_.wants_part_gradients);
+  }
   return tensors;
 }
 
@@ -147,6 +152,7 @@ BackwardOptions BackendBackwardCase::options() const {
   options.softmax_scale = choice_.softmax_scale;
   options.softcap = choice_.softcap;
   options.deterministic = backward_.deterministic;
+  if (forward_.parts() != nullptr) forward_.parts()->add_to(options);
   return options;
 }
 
@@ -159,6 +165,7 @@ Result<void> BackendBackwardCase::run(const BackwardOptions& options, unsigned c
 Result<void> BackendBackwardCase::run(const AttentionPlan& plan, const BackwardTensors& tensors,
                                       const BackwardOptions& options, unsigned char byte) {
   for (BackendTensor* tensor : {&dq_, &dk_, &dv_, &dbias_}) tensor->poison(byte);
+  if (forward_.parts() != nullptr) forward_.parts()->poison(byte);
   Result<void> ran = fixture_.backward(plan, tensors, options);
   return ran ? fetched() : ran;
 }
@@ -171,7 +178,7 @@ Result<void> BackendBackwardCase::run_by(
 }
 
 Result<void> BackendBackwardCase::fetched() {
-  forward_.fetch();
+  forward_.fetch();  // the arrays of parts and their gradients as well
   for (BackendTensor* tensor : {&dout_, &dlse_, &dq_, &dk_, &dv_, &dbias_}) tensor->fetch();
   return {};
 }
@@ -186,6 +193,12 @@ std::string BackendBackwardCase::check() {
         std::pair{"dk", &dk_}, std::pair{"dv", &dv_}, std::pair{"dkey_bias", &dbias_}}) {
     const std::string stray = tensor->stray_writes();
     if (!stray.empty()) return fmt::format("{}: {}: {}", mask_.name, name, stray);
+  }
+  PartArrays* const parts = forward_.parts();
+  const bool wants_part_gradients = parts != nullptr && backward_.wants_part_gradients;
+  if (parts != nullptr) {
+    const std::string stray = parts->stray_writes();
+    if (!stray.empty()) return fmt::format("{}: {}", mask_.name, stray);
   }
   const AttentionShape& shape = plan_.shape;
   const std::int64_t head_dim = shape.head_dim, head_dim_v = shape.head_dim_v;
@@ -202,10 +215,17 @@ std::string BackendBackwardCase::check() {
     head.k = head_values(forward_.k(), b, kv, head.kv_len, head_dim);
     head.v = head_values(forward_.v(), b, kv, head.kv_len, head_dim_v);
     if (choice_.has_bias) head.bias = head_values(forward_.bias(), b, kv, head.kv_len, 1);
+    const reference::HeadProblem of_group = head;
     for (std::int64_t i = 0; i < shape.group_size(); ++i) {
       const std::int64_t h = kv * shape.group_size() + i;
+      if (parts != nullptr) head = of_group;
       head.q = head_values(forward_.q(), b, h, head.q_len, head_dim);
       head.cells = mask_.at(b, h).values.data();
+      if (parts != nullptr) {
+        std::vector<std::int32_t> rows(static_cast<std::size_t>(head.q_len));
+        std::iota(rows.begin(), rows.end(), 0);
+        parts->add_to(head, b, h, rows);
+      }
       const std::vector<double> dout = head_values(dout_, b, h, head.q_len, head_dim_v);
       std::vector<double> dlse;
       if (backward_.has_dlse) dlse = head_values(dlse_, b, h, head.q_len, 1);
@@ -225,6 +245,8 @@ std::string BackendBackwardCase::check() {
 
   const DType dtype = backward_.are_gradients_float32 ? DType::float32 : choice_.dtype;
   GradientError dq("dq", dtype), dk("dk", dtype), dv("dv", dtype), db("dkey_bias", DType::float32);
+  std::unique_ptr<PartArrays::Expected> of_parts;
+  if (wants_part_gradients) of_parts = std::make_unique<PartArrays::Expected>(*parts);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const auto b = static_cast<std::int64_t>(g) / shape.heads_kv;
     const auto kv = static_cast<std::int64_t>(g) % shape.heads_kv;
@@ -243,6 +265,7 @@ std::string BackendBackwardCase::check() {
       }
       dq.add(dq_, b, h, head_dim, group.exact[head].dq, group.in_own_type[head].dq,
              [&](std::int64_t q) { return sees[static_cast<std::size_t>(q)]; });
+      if (of_parts) of_parts->add(b, h, cells, group.exact[head], group.in_own_type[head]);
     }
     const auto is_live = [&](std::int64_t k) { return is_seen[static_cast<std::size_t>(k)]; };
     const reference::HeadGradients& exact = group.exact[0];
@@ -253,6 +276,10 @@ std::string BackendBackwardCase::check() {
   }
   for (const GradientError* error : {&dq, &dk, &dv, &db}) {
     if (const std::string wrong = error->message(); !wrong.empty())
+      return mask_.name + ": " + wrong;
+  }
+  if (of_parts) {
+    if (const std::string wrong = of_parts->compare(); !wrong.empty())
       return mask_.name + ": " + wrong;
   }
   return {};
@@ -281,6 +308,10 @@ std::vector<unsigned char> BackendBackwardCase::result_bytes() const {
   if (choice_.has_bias && backward_.wants_dbias) results.push_back(&dbias_);
   for (const BackendTensor* tensor : results) {
     const std::vector<unsigned char> each = tensor->bytes();
+    bytes.insert(bytes.end(), each.begin(), each.end());
+  }
+  if (forward_.parts() != nullptr && backward_.wants_part_gradients) {
+    const std::vector<unsigned char> each = forward_.parts()->gradient_bytes();
     bytes.insert(bytes.end(), each.begin(), each.end());
   }
   return bytes;

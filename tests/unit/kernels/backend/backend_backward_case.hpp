@@ -14,7 +14,8 @@ namespace fdma::testing {
 /// The choices of a backward case besides those of its forward call, whose lse it always wants.
 struct BackwardChoice {
   bool has_dlse = true;
-  bool wants_dbias = true;  ///< counts only if there is a bias
+  bool wants_dbias = true;           ///< counts only if there is a bias
+  bool wants_part_gradients = true;  ///< dbias, drelative and dsinks, where there are such parts
   bool are_gradients_float32 = false;
   bool deterministic = false;
   BlockShape tile{0, 0};  ///< tile of the backward plan

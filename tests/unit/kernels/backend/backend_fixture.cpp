@@ -4,6 +4,7 @@
 #include <new>
 
 #include "attention_reference.hpp"
+#include "backend/part_arrays.hpp"
 
 namespace fdma::testing {
 namespace {
@@ -35,9 +36,11 @@ void append_head(const ReferenceProblem& problem, std::size_t begin, std::size_t
   head.softmax_scale = problem.softmax_scale;
   head.softcap = problem.softcap;
   std::vector<char> cells;
+  std::vector<std::int32_t> rows_of_head;
   for (std::size_t i = begin; i < end; ++i) {
     const RowTask& task = problem.tasks[i];
     append_rows(head.q, tensors.q, b, h, task.row, 1);
+    rows_of_head.push_back(task.row);
     const auto first = problem.cells.begin() + task.first_cell;
     cells.insert(cells.end(), first, first + kv_len);
   }
@@ -49,6 +52,7 @@ void append_head(const ReferenceProblem& problem, std::size_t begin, std::size_t
     head.bias.push_back(
         static_cast<const float*>(bias.data)[b * bias.strides[0] + h_kv * bias.strides[1] + k]);
   }
+  if (problem.parts != nullptr) problem.parts->add_to(head, b, h, rows_of_head);
   const auto exact = reference::attention_float64(head);
   const auto in_own_type = reference::attention_explicit(head, shape.v_dtype, shape.out_dtype);
   rows.out.insert(rows.out.end(), exact.out.begin(), exact.out.end());

@@ -10,6 +10,8 @@
 
 namespace fdma::testing {
 
+class PartArrays;
+
 /// A query row to compare, and the index of its first cell.
 struct RowTask {
   std::int32_t b;
@@ -24,7 +26,8 @@ struct ReferenceProblem {
   AttentionTensors tensors;       ///< in the memory of the fixture; out and lse are not read
   AttentionTensors host_tensors;  ///< the same tensors on the host
   double softmax_scale = 1;
-  double softcap = 0;  ///< 0: none
+  double softcap = 0;                 ///< 0: none
+  const PartArrays* parts = nullptr;  ///< the newer parts of the score, or null
   std::vector<RowTask> tasks;
   std::vector<char> cells;  ///< kv_len(b) cells for each row; 1: attend
 };
