@@ -43,7 +43,7 @@ class AttentionCheckTest : public ::testing::TestWithParam<DType> {
     ASSERT_TRUE(memory);
     memory_ = *std::move(memory);
     tensors_ = memory_.tensors(problem_);
-    auto plan = make_plan(mask_, problem_.shape, problem_.score);
+    auto plan = make_plan(mask_, problem_.shape, problem_.score.parts);
     ASSERT_TRUE(plan) << plan.error().message;
     plan_ = *std::move(plan);
     const auto done = attention_forward(plan_, tensors_);
@@ -52,7 +52,9 @@ class AttentionCheckTest : public ::testing::TestWithParam<DType> {
 
   AttentionCheck check(std::int64_t max_rows = 0) {
     Progress progress("checking", "rows", true);
-    auto result = check_attention(mask_, plan_, tensors_, 0, 0, max_rows, 2, progress);
+    AttentionOptions options;
+    options.num_threads = 2;
+    auto result = check_attention(mask_, plan_, tensors_, options, max_rows, progress);
     EXPECT_TRUE(result);
     return *result;
   }
