@@ -244,12 +244,19 @@ void SegmentBuilder::close(OpenRun& open) {
   open.run.first_segment = static_cast<std::int64_t>(mask_.segments.size());
   const std::size_t num_segments = mask_.segments.size() + open.segments.size();
   if (num_segments > mask_.segments.capacity()) {
-    // The system grants more memory than it has: ask before the list of segments grows.
-    const std::size_t capacity = std::max(num_segments, 2 * mask_.segments.size());
-    if (!check_memory(static_cast<std::int64_t>(capacity * sizeof(TileSegment)), "segments")) {
-      throw std::bad_alloc();
-    }
-    mask_.segments.reserve(capacity);
+    // The system grants more memory than it has: ask before the list of segments grows. Memory that
+    // is not touched costs nothing, so that as many are expected as the rows so far have.
+    const auto fits = [](std::size_t count) {
+      return check_memory(static_cast<std::int64_t>(count * sizeof(TileSegment)), "segments")
+          .has_value();
+    };
+    const std::size_t doubled = std::max(num_segments, 2 * mask_.segments.size());
+    const auto rows = static_cast<std::size_t>(open.run.first_row) + 1;
+    const std::size_t expected =
+        num_segments / rows * static_cast<std::size_t>(mask_.num_tile_rows()) / 16 * 17;
+    const std::size_t most = std::clamp(expected, doubled, 4 * doubled);
+    if (!fits(most) && !fits(doubled)) throw std::bad_alloc();
+    mask_.segments.reserve(fits(most) ? most : doubled);
   }
   mask_.segments.insert(mask_.segments.end(), open.segments.begin(), open.segments.end());
   mask_.runs.push_back(open.run);

@@ -103,6 +103,14 @@ class SegmentSum {
           return tile_sum(tile) * power_of_y(tile.column * block_kv_);
         }) {
     sum_panels();
+    if (std::ssize(mask.segments) > mask.num_tile_cols()) {  // many segments share a column
+      const Residues step = power_of_y(block_kv_);
+      column_powers_.reserve(static_cast<std::size_t>(mask.num_tile_cols()) + 1);
+      column_powers_.push_back(kResiduesOne);
+      for (std::int32_t col = 0; col < mask.num_tile_cols(); ++col) {
+        column_powers_.push_back(column_powers_.back() * step);
+      }
+    }
     for (const TilePattern& pattern : mask.patterns) {
       const Residues turn = power_of_y(pattern.num_cols * block_kv_);
       turns_.push_back({inverse(turn), inverse(turn - kResiduesOne)});
@@ -112,6 +120,10 @@ class SegmentSum {
   Residues run() const {
     Residues sum{};
     for (const TileRun& run : mask_.runs) {
+      if (run.num_rows == 1) {
+        sum += single_row(run);
+        continue;
+      }
       for (std::int64_t s = 0; s < run.num_segments; ++s) {
         const TileSegment& segment =
             mask_.segments[static_cast<std::size_t>(run.first_segment + s)];
@@ -140,6 +152,44 @@ class SegmentSum {
   }
 
  private:
+  // A run of one tile row, whose segments share its power of x.
+  Residues single_row(const TileRun& run) const {
+    Residues in_row{}, sum{};
+    for (std::int64_t s = 0; s < run.num_segments; ++s) {
+      const TileSegment& segment = mask_.segments[static_cast<std::size_t>(run.first_segment + s)];
+      const auto data_index = static_cast<std::size_t>(segment.data_index);
+      switch (segment.kind) {
+        case SegmentKind::full:
+          in_row += columns(segment) * full_tile_;
+          sum -= missing_keys(run, segment) + missing_rows(run, segment);
+          break;
+        case SegmentKind::bitmap:
+          in_row += columns(segment) * bitmaps_[data_index];
+          break;
+        case SegmentKind::rows:
+          in_row += column_power(segment.first_tile) * panels_[data_index];
+          break;
+        case SegmentKind::pattern:
+          sum += pattern(run, segment);
+          break;
+        case SegmentKind::columns:
+          break;  // such masks do not come here
+      }
+    }
+    return sum + in_row * power_of_x(run.first_row * block_q_);
+  }
+
+  // The corner of a tile in tile column `tile` of tile row 0, and those of all tiles of a segment.
+  Residues column_power(std::int64_t tile) const {
+    return column_powers_.empty() ? power_of_y(tile * block_kv_)
+                                  : column_powers_[static_cast<std::size_t>(tile)];
+  }
+  Residues columns(const TileSegment& segment) const {
+    const Residues first = column_power(segment.first_tile);
+    if (segment.end_tile - segment.first_tile == 1) return first;
+    return (column_power(segment.end_tile) - first) * inverse_of_block_;
+  }
+
   void sum_panels() {
     const std::int64_t num_panels = mask_.num_row_panels();
     panels_.reserve(static_cast<std::size_t>(num_panels));
@@ -315,7 +365,8 @@ class SegmentSum {
   const std::vector<Residues> bitmaps_;
   const PatternRowSums<Residues> pattern_rows_;
   std::vector<Residues> panels_;
-  std::vector<Turn> turns_;  // by pattern
+  std::vector<Residues> column_powers_;  // by tile column, one more than there are; or empty
+  std::vector<Turn> turns_;              // by pattern
 };
 
 Residues sum_of_columns(std::span<const std::int64_t> offsets,
