@@ -25,27 +25,6 @@ void TileKinds::begin_row(std::int32_t tile_row, bool is_cut_below) {
   numbers_.begin_row(tile_row);
 }
 
-TileKinds::Entry& TileKinds::entry(std::int32_t number) {
-  const auto at =
-      4 * static_cast<std::size_t>(number) + (is_cut_below_ ? 2 : 0) + (is_cut_right_ ? 1 : 0);
-  if (at >= entries_.size()) {
-    entries_.resize(std::max(at + 4, 4 * static_cast<std::size_t>(numbers_.num_numbers())));
-  }
-  return entries_[at];
-}
-
-TileKinds::Found TileKinds::find(std::int32_t number, bool is_cut_right) {
-  is_cut_right_ = is_cut_right;
-  number_ = number;
-  if (number_ == TileNumbers::Worker::kEmpty) return {State::empty, nullptr};
-  if (number_ == TileNumbers::Worker::kFull) return {State::full, nullptr};
-  if (number_ == TileNumbers::Worker::kNone) return {};
-  const Entry& known = entry(number_);
-  if (known.state == State::unknown) return {};
-  ++num_found_;
-  return {known.state, known.kind < 0 ? nullptr : &kinds_[static_cast<std::size_t>(known.kind)]};
-}
-
 TileKind* TileKinds::add(State state, std::span<const std::uint64_t> words) {
   ++num_new_;
   TileKind* kind = nullptr;
@@ -58,7 +37,11 @@ TileKind* TileKinds::add(State state, std::span<const std::uint64_t> words) {
   is_useful_ = is_useful_ && std::ssize(kinds_) * bitmap_bytes_ <= kMaxBytes &&
                (num_new_ <= max_new_ || num_new_ <= num_found_);
   if (number_ != TileNumbers::Worker::kNone) {
-    entry(number_) = {state, kind == nullptr ? -1 : static_cast<std::int32_t>(kinds_.size()) - 1};
+    const std::size_t at = place_of(number_);
+    if (at >= entries_.size()) {
+      entries_.resize(std::max(at + 4, 4 * static_cast<std::size_t>(numbers_.num_numbers())));
+    }
+    entries_[at] = {state, kind};
   }
   return kind;
 }

@@ -44,17 +44,25 @@ class TileKinds {
   void number(std::int32_t first_col, std::int32_t end_col, std::int32_t* out) {
     numbers_.number(first_col, end_col, out);
   }
-  Found find(std::int32_t number, bool is_cut_right);
+  Found find(std::int32_t number, bool is_cut_right) {
+    is_cut_right_ = is_cut_right;
+    number_ = number;
+    if (number == TileNumbers::Worker::kEmpty) return {State::empty, nullptr};
+    if (number == TileNumbers::Worker::kFull) return {State::full, nullptr};
+    const std::size_t at = place_of(number);
+    if (number == TileNumbers::Worker::kNone || at >= entries_.size()) return {};
+    const Found& known = entries_[at];
+    num_found_ += known.state == State::unknown ? 0 : 1;
+    return known;
+  }
   /// Says what the tile that `find` was last asked for is. `words` are its cells where it is
   /// partial.
   TileKind* add(State state, std::span<const std::uint64_t> words);
 
  private:
-  struct Entry {
-    State state = State::unknown;
-    std::int32_t kind = -1;
-  };
-  Entry& entry(std::int32_t number);
+  std::size_t place_of(std::int32_t number) const {
+    return 4 * static_cast<std::size_t>(number) + (is_cut_below_ ? 2 : 0) + (is_cut_right_ ? 1 : 0);
+  }
 
   TileNumbers::Worker numbers_;
   std::int64_t bitmap_bytes_;
@@ -67,7 +75,7 @@ class TileKinds {
   std::int64_t num_found_ = 0;
   std::int64_t num_new_ = 0;
   std::deque<TileKind> kinds_;
-  std::vector<Entry> entries_;  ///< four a number: whole, cut at the right, below, both
+  std::vector<Found> entries_;  ///< four a number: whole, cut at the right, below, both
 };
 
 /// Consecutive partial tiles by their kinds.

@@ -94,8 +94,10 @@ NodeRange scan(const void* data, std::int64_t count) {
 NodeRange scan_dense(const IrTable& table, std::int64_t count) {
   switch (table.dtype) {
     case DType::boolean: {
-      const NodeRange bytes = scan<std::uint8_t>(table.data, count);
-      return {std::min<std::int64_t>(bytes.lo, 1), std::min<std::int64_t>(bytes.hi, 1), false};
+      const auto* bytes = static_cast<const std::uint8_t*>(table.data);
+      const auto differs = [bytes](std::uint8_t each) { return (each != 0) != (bytes[0] != 0); };
+      if (std::any_of(bytes, bytes + count, differs)) return {0, 1, false};
+      return NodeRange::of_value(bytes[0] != 0 ? 1 : 0);
     }
     case DType::uint8:
       return scan<std::uint8_t>(table.data, count);
