@@ -16,7 +16,9 @@
 #include <string>
 #include <utility>
 
+#include "fdma/base/parallel.hpp"
 #include "fdma/formats/convert.hpp"
+#include "plan/kv_index_lists.hpp"
 #include "plan/regions.hpp"
 
 namespace fdma {
@@ -94,13 +96,22 @@ class GroupsPlanner {
 
   Result<std::vector<PlannedGroup>> run() {
     std::vector<GroupChoice> choices;
-    for (std::int64_t g = 0; g < mask_.num_groups(); ++g) {
-      const bool can_reorder = ways_.reorders && !uses_[static_cast<std::size_t>(g)].shares_kv_head;
-      choices.push_back(choose(group_in_tiles(g), ways_, can_reorder));
-      considered_.add(choices.back(), uses_[static_cast<std::size_t>(g)]);
-      considered_.add_order(choices.back(), uses_[static_cast<std::size_t>(g)]);
+    const auto num_groups = static_cast<std::size_t>(mask_.num_groups());
+    const auto num_at_once = static_cast<std::size_t>(max_concurrency());
+    for (std::size_t g = 0; g < num_groups; g += num_at_once) {
+      const std::size_t first = choices.size();
+      choices.resize(first + std::min(num_at_once, num_groups - g));
+      parallel_for(first, choices.size(), [&](std::size_t i) {
+        const std::size_t group = g + i - first;
+        choices[i] = choose(group_in_tiles(static_cast<std::int64_t>(group)), ways_,
+                            ways_.reorders && !uses_[group].shares_kv_head);
+      });
+      for (std::size_t i = first; i < choices.size(); ++i) {
+        considered_.add(choices[i], uses_[g + i - first]);
+        considered_.add_order(choices[i], uses_[g + i - first]);
+      }
       if (ways_.reorders && !ways_.is_asked_for) continue;  // all groups are weighed together
-      FDMA_TRY_VOID(append(choices.back()));
+      for (GroupChoice& choice : choices) FDMA_TRY_VOID(append(choice));
       choices.clear();
     }
     weigh_permutations(choices);
@@ -109,6 +120,7 @@ class GroupsPlanner {
       considered_.forget_orders();  // those that do not pay by themselves are dropped
       for (std::size_t g = 0; g < choices.size(); ++g) considered_.add_order(choices[g], uses_[g]);
     }
+    reserve(choices);
     for (GroupChoice& choice : choices) FDMA_TRY_VOID(append(choice));
     set_permutations();
     if (!header_.is_backward()) header_.report.decisions.push_back(decision());
@@ -180,6 +192,19 @@ class GroupsPlanner {
     }
     if (gain_us > num_workers_ * costs_.move_us(num_keys)) return;
     for (GroupChoice& group : groups) group.drop_permutation();
+  }
+
+  // Lists may be most of a plan: they are not to be moved while more of them come.
+  void reserve(const std::vector<GroupChoice>& choices) {
+    std::int64_t bytes = 0, num_entries = 0;
+    for (const GroupChoice& choice : choices) {
+      const std::int64_t of_group = gather_bytes(choice);
+      if (of_group == 0 || bytes + of_group > max_kv_index_bytes_) continue;
+      bytes += of_group;
+      num_entries += of_group / static_cast<std::int64_t>(sizeof(KvIndexEntry)) +
+                     std::ssize(choice.regions.rows) * kKvIndexAlignment;
+    }
+    if (num_entries > 0) reserve_entries(plan_.kv_index_entries, num_entries);
   }
 
   Result<void> append(GroupChoice& choice) {

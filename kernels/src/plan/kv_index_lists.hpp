@@ -25,4 +25,8 @@ std::vector<std::int32_t> append_kv_index_lists(const SegmentMask& mask, const R
                                                 std::span<const std::int32_t> keys,
                                                 SegmentPlan& plan);
 
+/// Gives `entries` memory for `count` of them. Much memory is asked for in large pages: the first
+/// touch of small ones takes longer than filling them.
+void reserve_entries(std::vector<KvIndexEntry>& entries, std::int64_t count);
+
 }  // namespace fdma

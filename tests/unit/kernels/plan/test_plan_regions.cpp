@@ -174,6 +174,38 @@ TEST(PlanRegions, GatherBitmapsOnlyWhereThatPays) {
   EXPECT_EQ(plan_of(tokens, shape, Backend::sm90, ColumnMode::gather).counts.gather_chunks, 0);
 }
 
+// Tables of blocks smaller than a tile, one for each head: entries come from bitmaps and row panels
+// that many tiles share, and some are seen by all rows.
+TEST(PlanRegions, GatherHalvesOfTiles) {
+  std::vector<MaskCase> heads;
+  for (const std::uint32_t seed : {1u, 2u, 3u}) {
+    std::mt19937 rng(seed);
+    std::vector<bool> kept(11 * 32);
+    for (std::size_t i = 0; i < kept.size(); ++i) kept[i] = pick(rng, 0, 9) == 0;
+    const auto cells = testing::make_cells(700, 1990, [&](auto q, auto k) {
+      return static_cast<bool>(kept[static_cast<std::size_t>(q / 64 * 32 + k / 64)]);
+    });
+    heads.push_back(testing::case_of("blocks", cells, kBlock));
+  }
+  const MaskCase mask =
+      testing::combined("blocks of heads", 1, 3, {heads[0], heads[1], heads[2]}, kBlock);
+  const AttentionShape shape = shape_of(mask, 1, 3, 3);
+  EXPECT_EQ(plan_error(mask, shape), "");
+  PlanOptions options;
+  options.backend = Backend::sm90;
+  options.num_threads = 1;
+  const auto serial = make_plan(mask.mask, shape, {}, options);
+  ASSERT_TRUE(serial);
+  std::int64_t num_full = 0;
+  for (const KvIndexList& list : segments_of(*serial).kv_index_lists) num_full += list.num_full;
+  EXPECT_GT(num_full, 0);
+  EXPECT_LT(num_full, serial->counts.gather_entries);
+  options.num_threads = 3;
+  const auto parallel = make_plan(mask.mask, shape, {}, options);
+  ASSERT_TRUE(parallel);
+  EXPECT_EQ(*parallel, *serial);
+}
+
 // By prediction the way that is taken is within 10 % of the best way of each tile row.
 TEST(PlanRegions, AreNearTheBestWay) {
   for (const MaskCase& mask : testing::scattered_cases(700, 2048, 12)) {
