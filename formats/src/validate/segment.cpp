@@ -236,15 +236,9 @@ class StructureCheck {
   Result<void> check_pattern_tile(std::int64_t s, std::int32_t tile, std::int64_t row,
                                   std::int64_t col) {
     if (tile < 0) return {};
+    const BitmapExtent cells = extents_[static_cast<std::size_t>(tile)];
     const BitmapExtent existing = existing_cells(mask_.q_len, mask_.kv_len, mask_.block, row, col);
-    return check_bitmap(s, tile, existing, row, col);
-  }
-
-  Result<void> check_bitmap(std::int64_t s, std::int32_t bitmap, const BitmapExtent& existing,
-                            std::int64_t row, std::int64_t col) {
-    const BitmapExtent& cells = extents_[static_cast<std::size_t>(bitmap)];
-    if (cells.rows <= existing.rows && cells.keys <= existing.keys) return {};
-    return check_padding(fmt::format("segments[{}]", s), cells, existing, row, col);
+    return check_padding("segments", static_cast<std::size_t>(s), cells, existing, row, col);
   }
 
   Result<void> check_runs() {
@@ -316,7 +310,8 @@ class StructureCheck {
         if (segment.data_index < 0 || segment.data_index >= mask_.num_bitmaps()) {
           return bad_data_index(s, segment.data_index, mask_.num_bitmaps());
         }
-        return check_bitmap(s, segment.data_index, existing, row, end - 1);
+        return check_padding("segments", static_cast<std::size_t>(s), extents_[data_index],
+                             existing, row, end - 1);
       case SegmentKind::rows:
         if (segment.data_index < 0 || segment.data_index >= mask_.num_row_panels()) {
           return bad_data_index(s, segment.data_index, mask_.num_row_panels());

@@ -60,9 +60,9 @@ Result<void> check_structure(const BlockBitset& mask) {
         const std::int32_t index = mask.bitmap_index[entry];
         FDMA_TRY_VOID(check_index(entry, index, 0, extents.size()));
         const std::int64_t col = w * 64 + std::countr_zero(partial);
-        FDMA_TRY_VOID(check_padding(
-            fmt::format("bitmap_index[{}]", entry), extents[static_cast<std::size_t>(index)],
-            existing_cells(mask.q_len, mask.kv_len, mask.block, row, col), row, col));
+        FDMA_TRY_VOID(check_padding("bitmap_index", entry, extents[static_cast<std::size_t>(index)],
+                                    existing_cells(mask.q_len, mask.kv_len, mask.block, row, col),
+                                    row, col));
       }
     }
     if (next != last) {
@@ -109,7 +109,7 @@ Result<void> check_structure(const BcsrMask& mask) {
       if (index == BcsrMask::kFullBlock) continue;
       const auto tile_row = static_cast<std::int64_t>(row);
       FDMA_TRY_VOID(check_padding(
-          fmt::format("bitmap_index[{}]", i), extents[static_cast<std::size_t>(index)],
+          "bitmap_index", i, extents[static_cast<std::size_t>(index)],
           existing_cells(mask.q_len, mask.kv_len, mask.block, tile_row, col), tile_row, col));
     }
   }

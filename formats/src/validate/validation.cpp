@@ -118,13 +118,13 @@ BitmapExtent existing_cells(std::int64_t q_len, std::int64_t kv_len, BlockShape 
           std::min<std::int64_t>(block.block_kv, kv_len - col * block.block_kv))};
 }
 
-Result<void> check_padding(std::string_view where, BitmapExtent bitmap, BitmapExtent existing,
-                           std::int64_t row, std::int64_t col) {
+Result<void> check_padding(std::string_view array, std::size_t index, BitmapExtent bitmap,
+                           BitmapExtent existing, std::int64_t row, std::int64_t col) {
   if (bitmap.rows <= existing.rows && bitmap.keys <= existing.keys) return {};
   return corrupt(
-      fmt::format("{}: the bitmap of tile ({}, {}) reaches {} rows x {} keys, but only {} "
+      fmt::format("{}[{}]: the bitmap of tile ({}, {}) reaches {} rows x {} keys, but only {} "
                   "x {} of its cells exist",
-                  where, row, col, bitmap.rows, bitmap.keys, existing.rows, existing.keys));
+                  array, index, row, col, bitmap.rows, bitmap.keys, existing.rows, existing.keys));
 }
 
 }  // namespace fdma

@@ -52,10 +52,10 @@ std::vector<BitmapExtent> bitmap_extents(std::span<const std::uint64_t> bitmaps,
 /// The extent of the cells of a tile that exist.
 BitmapExtent existing_cells(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
                             std::int64_t row, std::int64_t col);
-/// Checks that the bitmap of tile (row, col) has no true cell that does not exist. `where` names
-/// the entry.
-Result<void> check_padding(std::string_view where, BitmapExtent bitmap, BitmapExtent existing,
-                           std::int64_t row, std::int64_t col);
+/// Checks that the bitmap of tile (row, col) has no true cell that does not exist. The entry
+/// `index` of `array` has it.
+Result<void> check_padding(std::string_view array, std::size_t index, BitmapExtent bitmap,
+                           BitmapExtent existing, std::int64_t row, std::int64_t col);
 
 /// The first difference between a stored array and the canonical one, which `form` is the form of.
 template <class T, class Describe>
