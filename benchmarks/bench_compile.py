@@ -5,7 +5,8 @@
 Each process is cold and runs on one core. It reads the specification, compiles it, counts, hashes
 and writes the mask file. The least time of a few processes counts. A mask is measured at growing
 lengths until a process takes longer than --max-seconds. Masks: those of issue 33's table, masks of
-attn-gym as fdma.trace_mask_mod writes them, and intervals to compare with.
+attn-gym as fdma.trace_mask_mod writes them, a random selection of blocks (its table is a file)
+and intervals to compare with.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
+import numpy as np
 from process_usage import usage_of
 from provenance import machine_of_today, origin
 from report_store import write_result
@@ -27,6 +30,8 @@ MIB = 2**20
 LENGTHS = tuple(8 * KIB * 2**i for i in range(12))  # 8K to 16M
 ROUNDS = 3
 ENOUGH = 2.0  # seconds of one process from which on it is not repeated
+BLOCKS = "random blocks"
+LONGEST_OF_BLOCKS = 256 * KIB  # with a table of 16 MiB
 
 
 def _fixed(text: str) -> Callable[[int], str]:
@@ -109,26 +114,40 @@ MASKS: dict[str, Callable[[int], str]] = {
     "tiled natten": _tiled,
     "sliding tiles": _tiles_2d,
     "temporal head": _fixed("k < 4096 | q < 4096 | abs(q % 4096 - k % 4096) < 32"),
+    BLOCKS: _fixed("tiles(@t, 64, 64)"),
     "jetspec": _fixed("k < 4096 | k >= 4096 & q // 7 == (k - 4096) // 7 & (k - 4096) % 7 <= q % 7"),
 }
 
 
-def compile_once(tool: Path, spec: str, tokens: int, folder: str) -> tuple[Run, int]:
+def table_options(name: str, tokens: int, folder: str) -> list[str]:
+    """The options of a mask with a table, one block in ten, which is written to a file."""
+    if name != BLOCKS:
+        return []
+    side = tokens // 64
+    path = Path(folder) / "table.h5"
+    with h5py.File(path, "w") as file:
+        file["t"] = np.random.default_rng(7).random((side, side)) < 0.1
+    return ["--table", f"t={path}:/t"]
+
+
+def compile_once(
+    tool: Path, spec: str, tokens: int, options: list[str], folder: str
+) -> tuple[Run, int]:
     """Usage of one process, and the bytes of the file that it wrote."""
     output = Path(folder) / "mask.h5"
     words = [str(tool), "compile", "--spec", spec, "--q-len", str(tokens), "-o", str(output), "-q"]
-    _, usage = usage_of(words)
+    _, usage = usage_of(words + options)
     size = output.stat().st_size
     output.unlink()
     return usage, size
 
 
-def measure(tool: Path, spec: str, tokens: int, folder: str) -> Run:
-    best, size = compile_once(tool, spec, tokens, folder)
+def measure(tool: Path, spec: str, tokens: int, options: list[str], folder: str) -> Run:
+    best, size = compile_once(tool, spec, tokens, options, folder)
     for _ in range(ROUNDS - 1):
         if best["elapsed_s"] > ENOUGH:
             break
-        usage, size = compile_once(tool, spec, tokens, folder)
+        usage, size = compile_once(tool, spec, tokens, options, folder)
         best = min(best, usage, key=lambda each: float(each["elapsed_s"]))
     return {"file_bytes": size} | best
 
@@ -148,8 +167,11 @@ def main() -> None:
             if not any(pattern in name for pattern in arguments.pattern):
                 continue
             for tokens in LENGTHS:
+                if name == BLOCKS and tokens > LONGEST_OF_BLOCKS:
+                    break
                 spec = spec_of(tokens)
-                run = measure(arguments.tool.resolve(), spec, tokens, folder)
+                options = table_options(name, tokens, folder)
+                run = measure(arguments.tool.resolve(), spec, tokens, options, folder)
                 runs.append({"mask": name, "tokens": tokens, "spec": spec} | run)
                 print(f"{name} {tokens}: {1e3 * run['elapsed_s']:.1f} ms", flush=True)
                 if run["elapsed_s"] > arguments.max_seconds:

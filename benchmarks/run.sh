@@ -12,7 +12,7 @@ build=build/release
 mkdir -p "$build"
 cmake --preset release -DFDMA_BUILD_PYTHON=ON -DPython3_EXECUTABLE="$PWD/.venv/bin/python" >"$build/configure.log" ||
   { cat "$build/configure.log"; exit 1; }
-cmake --build --preset release --target bench_lowering bench_set_algebra bench_select bench_dense bench_dense_file bench_estimate fdma-maskc _fdma
+cmake --build --preset release --target bench_lowering bench_set_algebra bench_select bench_dense bench_dense_file bench_estimate bench_block_tables fdma-maskc _fdma
 
 inputs=$build/benchmark-inputs
 .venv/bin/python benchmarks/dense_inputs.py "$inputs"
@@ -26,6 +26,7 @@ run() {
   .venv/bin/python benchmarks/make_report.py store "$build/$name.json" "benchmarks/results/$name.json"
 }
 run lowering
+run block_tables
 echo "== whole processes of fdma-maskc compile"
 .venv/bin/python benchmarks/bench_compile.py "$build/tools/fdma-maskc" benchmarks/results/compile.json
 run set_algebra --benchmark_repetitions=9
