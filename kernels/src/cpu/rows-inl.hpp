@@ -11,12 +11,30 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "cpu/float16.hpp"
 #include "cpu/microkernels-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace fdma::cpu::HWY_NAMESPACE {
+
+/// 16-bit numbers as float32. Without instructions for float16 Highway takes infinity and NaN for
+/// numbers from 65536 on; they get their exponent back here.
+template <class HalfVec>
+HWY_INLINE FloatVec widened(HalfVec half) {
+  const FloatTag tag;
+  const FloatVec wide = hn::PromoteTo(tag, half);
+#if HWY_TARGET >= HWY_SSE4
+  if constexpr (std::is_same_v<hn::TFromV<HalfVec>, hwy::float16_t>) {
+    const hn::RebindToUnsigned<FloatTag> bits_tag;
+    const auto infinite = hn::BitCast(tag, hn::Set(bits_tag, 0x7F800000U));
+    const auto is_finite = hn::Lt(hn::Abs(wide), hn::Set(tag, 65536.0F));
+    return hn::IfThenElse(is_finite, wide, hn::Or(wide, infinite));
+  }
+#endif
+  return wide;
+}
 
 /// 16-bit elements [0, length), as float32.
 template <class Half>
@@ -26,13 +44,13 @@ HWY_INLINE void widen_row(const void* row, std::size_t length, float* to) {
   const auto* from = static_cast<const Half*>(row);
   std::size_t i = 0;
   for (; i + kLanes <= length; i += kLanes) {
-    hn::StoreU(hn::PromoteTo(tag, hn::LoadU(half_tag, from + i)), tag, to + i);
+    hn::StoreU(widened(hn::LoadU(half_tag, from + i)), tag, to + i);
   }
   if (i < length) {
     Half rest[kLanes] = {};
     float wide[kLanes];
     std::memcpy(rest, from + i, (length - i) * sizeof(Half));
-    hn::StoreU(hn::PromoteTo(tag, hn::LoadU(half_tag, rest)), tag, wide);
+    hn::StoreU(widened(hn::LoadU(half_tag, rest)), tag, wide);
     std::copy_n(wide, length - i, to + i);
   }
 }

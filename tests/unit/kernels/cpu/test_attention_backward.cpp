@@ -214,6 +214,29 @@ TEST(AttentionBackward, GivesTheSameBitsForAnyNumberOfThreads) {
   }
 }
 
+TEST(AttentionBackward, GivesTheSameBitsOfEveryPartForAnyNumberOfThreads) {
+  const tbb::global_control more_than_cores(tbb::global_control::max_allowed_parallelism, 8);
+  CpuFixture fixture;
+  const MaskCase mask = testing::case_of(
+      "causal", testing::make_cells(500, 600, [](auto q, auto k) { return k <= q + 100; }),
+      {64, 64});
+  for (int parts = 0; parts < testing::kNumPartChoices; ++parts) {
+    BackwardChoice backward;
+    backward.tile = {64, 32};
+    CaseChoice choice = small_choice(kDTypes[parts % 2]);
+    choice.parts = testing::part_choice(parts);
+    BackendBackwardCase test_case(fixture, mask, {3, 4, 2}, choice, backward);
+    std::vector<unsigned char> bytes;
+    for (const int num_threads : {1, 2, 8}) {
+      BackwardOptions options = test_case.options();
+      options.num_threads = num_threads;
+      ASSERT_TRUE(test_case.run(options));
+      if (bytes.empty()) bytes = test_case.result_bytes();
+      EXPECT_EQ(test_case.result_bytes(), bytes) << parts << ", " << num_threads << " threads";
+    }
+  }
+}
+
 TEST(AttentionBackward, RowsAddUpWhereDIsFoundFromKeys) {
   CpuFixture fixture;
   EXPECT_EQ(testing::delta_error(fixture, small_choice(DType::bfloat16)), "");

@@ -89,7 +89,7 @@ NanReport compare_nans(AttentionCase& attention) {
 template <class Change>
 int rows_with_nan(const Change& change) {
   int num_rows = -1;
-  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
     for (const BlockShape tile : {BlockShape{128, 128}, {16, 16}, {64, 256}}) {
       for (const ColumnMode mode : {ColumnMode::scan, ColumnMode::gather}) {
         AttentionShape shape = shape_of_mask();

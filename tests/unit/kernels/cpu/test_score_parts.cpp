@@ -2,7 +2,6 @@
 // each pair and all together, over masks, types, head sizes, groups of heads, tiles and plan forms.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <tbb/global_control.h>
 
 #include <cmath>
 #include <limits>
@@ -17,7 +16,6 @@
 namespace fdma {
 namespace {
 
-using testing::BackendAttentionCase;
 using testing::BackendBackwardCase;
 using testing::BackwardChoice;
 using testing::CaseChoice;
@@ -142,28 +140,6 @@ TEST(ScoreParts, FollowTheLengthsOfEachCall) {
     CaseChoice choice =
         choice_of_parts(static_cast<int>(seed) % kNumPartChoices, kPartDTypes[seed % 3]);
     ASSERT_EQ(testing::random_calls_error(fixture, seed, 200, choice), "");
-  }
-}
-
-TEST(ScoreParts, GiveTheSameBitsForAnyNumberOfThreads) {
-  const tbb::global_control more_than_cores(tbb::global_control::max_allowed_parallelism, 8);
-  CpuFixture fixture;
-  const MaskCase mask = testing::case_of(
-      "causal", testing::make_cells(500, 600, [](auto q, auto k) { return k <= q + 100; }),
-      {64, 64});
-  for (int parts = 0; parts < kNumPartChoices; ++parts) {
-    BackwardChoice backward;
-    backward.tile = {64, 32};
-    BackendBackwardCase test_case(fixture, mask, {3, 4, 2},
-                                  choice_of_parts(parts, kPartDTypes[parts % 2]), backward);
-    std::vector<unsigned char> bytes;
-    for (const int num_threads : {1, 2, 8}) {
-      BackwardOptions options = test_case.options();
-      options.num_threads = num_threads;
-      ASSERT_TRUE(test_case.run(options));
-      if (bytes.empty()) bytes = test_case.result_bytes();
-      EXPECT_EQ(test_case.result_bytes(), bytes) << parts << ", " << num_threads << " threads";
-    }
   }
 }
 
