@@ -4,6 +4,16 @@
 #include "plan/sm90_tile.hpp"
 
 namespace fdma::sm90 {
+namespace {
+
+constexpr ScoreSpec kScore{.softcap = true,
+                           .key_bias = true,
+                           .bias = true,
+                           .alibi = true,
+                           .relative_table = true,
+                           .sink = true};
+
+}  // namespace
 
 const BackendTraits& traits() {
   static const BackendTraits the_traits{
@@ -15,8 +25,10 @@ const BackendTraits& traits() {
       .needs_16_bits = true,
       .head_dim_multiple = 8,
       .max_gather_head_dim = 128,
-      .forward_score = {.softcap = true, .key_bias = true, .sink = true},
-      .backward_score = {.softcap = true, .key_bias = true, .sink = true},
+      .forward_score = kScore,
+      .backward_score = kScore,
+      .place_score = {.bias = true, .alibi = true, .relative_table = true},
+      .max_place_head_dim = 128,
       .bitmap_order = BitmapOrder::thread_fragments,
       .packs_heads = true,
       .split_workers = kSm90Workers,

@@ -12,6 +12,8 @@
 //   kNeedsPlaces  logit, gradient or finish_row asks for the place of a cell or a row
 //   kAddsInOrder  instances for it follow the accumulation order of deterministic calls where dQ is
 //                 added from registers
+//   kAddsTerms    terms of the pairs are added to the logits of a step at once (add_terms), and have
+//                 gradients of their own (add_gradients)
 //   kBends        the product is bent before the logit is made of it (bent, slope). Its biases are
 //                 no terms of the product
 //   Arguments     what the functions need of a call, made by arguments(ScoreNumbers). The kernels'
@@ -51,17 +53,23 @@ struct CellPlace {
   std::int32_t batch, head, query, key;
 };
 
+/// The cells of a row i of a thread's accumulators in a step. They begin at a place; element
+/// 4 j + 2 i + e is 8 j + e columns further. Columns are keys, or queries where rows are keys.
+struct RowCells : CellPlace {
+  std::int32_t q_len, kv_len;  ///< of the batch element; cells past them do not exist
+};
+
 /// The product times a positive scale.
 struct LinearScore {
   static constexpr bool kIsLinear = true, kAddsKeyBias = false, kNeedsPlaces = false,
-                        kAddsInOrder = false, kBends = false;
+                        kAddsInOrder = false, kAddsTerms = false, kBends = false;
 
   struct Arguments {};
   static Arguments arguments(const ScoreNumbers&) { return {}; }
 
-  template <class Place>
+  template <class Given, class Place>
   __device__ __forceinline__ static float logit(float product, float scale_log2, float offset,
-                                                const Arguments&, const Place&) {
+                                                const Given&, const Place&) {
     return fmaf(product, scale_log2, offset);
   }
   template <class Given, class Place>

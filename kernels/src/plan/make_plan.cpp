@@ -79,6 +79,33 @@ Result<void> check_traits(const BackendTraits& traits, const AttentionShape& sha
   return {};
 }
 
+// The parts of a score that depend on the place of a pair, as the backend has them.
+ScoreSpec place_parts(const ScoreSpec& score, const BackendTraits& traits) {
+  ScoreSpec parts;
+#define FDMA_SCORE_PART(name, meaning) parts.name = score.name && traits.place_score.name;
+#include "fdma/formats/score_parts.def"
+  return parts;
+}
+
+Result<void> check_places(const ScoreSpec& score, const AttentionShape& shape,
+                          const BackendTraits& traits) {
+  const ScoreSpec parts = place_parts(score, traits);
+  if (parts == ScoreSpec{}) return {};
+  if (score.softcap) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("score: {} does not compute softcap together with {}", traits.name,
+                             to_string(parts))};
+  }
+  if (std::max(shape.head_dim, shape.head_dim_v) > traits.max_place_head_dim) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("score: {} computes {} with head_dim and head_dim_v up to {}, got {} "
+                             "and {}",
+                             traits.name, to_string(parts), traits.max_place_head_dim,
+                             shape.head_dim, shape.head_dim_v)};
+  }
+  return {};
+}
+
 Result<void> check_backward(const BackendTraits& traits, const PlanOptions& options) {
   if (options.columns == ColumnMode::gather) {
     return Error{ErrorCode::unsupported,
@@ -114,6 +141,7 @@ Result<void> check_support(const AttentionShape& shape, const ScoreSpec& score,
                  fmt::format("num_workers: expected at least 0, got {}", options.num_workers)};
   }
   FDMA_TRY_VOID(validate(shape));
+  FDMA_TRY_VOID(check_places(score, shape, traits));
   return check_traits(traits, shape, options);
 }
 
@@ -323,9 +351,11 @@ Result<AttentionPlan> segment_plan_of(const BlockMask& mask, PlanHeader header,
 
 // make_plan on the threads of the calling arena.
 Result<AttentionPlan> plan_here(const BlockMask& mask, const AttentionShape& shape,
-                                const ScoreSpec& score, const PlanOptions& options) {
-  FDMA_TRY_VOID(check_support(shape, score, options));
+                                const ScoreSpec& score, const PlanOptions& asked) {
+  FDMA_TRY_VOID(check_support(shape, score, asked));
   FDMA_TRY_VOID(check_mask(mask, shape));
+  PlanOptions options = asked;
+  if (place_parts(score, asked.backend.traits()) != ScoreSpec{}) options.columns = ColumnMode::scan;
   try {
     if (options.form == PlanForm::parametric) {
       return closed_form_plan_of(mask, shape, score, options);

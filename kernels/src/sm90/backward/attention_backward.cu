@@ -17,10 +17,13 @@
 #include <type_traits>
 
 #include "call/backward_call.hpp"
+#include "call/tensor_checks.hpp"
 #include "cuda/device_plan.hpp"
 #include "cuda/key_rows.hpp"
 #include "cuda/launch_checks.hpp"
+#include "cuda/pair_gradients.hpp"
 #include "cuda/query_passes.hpp"
+#include "cuda/score_numbers.hpp"
 #include "cuda/sink_rows.hpp"
 #include "sm90/backward/attention_backward.hpp"
 #include "sm90/backward/kernels.hpp"
@@ -66,6 +69,12 @@ constexpr BackwardKernel kSoftcapKernels[] = {
 #include "sm90/instances.def"
 };
 
+template <class T>
+constexpr BackwardKernel kPartsKernels[] = {
+#define FDMA_SM90_PARTS_BACKWARD(dim) kernel<T, PartsScore, KeyTiles, dim>(),
+#include "sm90/instances.def"
+};
+
 // What the planner takes for the head sizes of the kernels.
 template <std::size_t kCount>
 constexpr bool have_dims(const BackwardKernel (&kernels)[kCount], const int (&dims)[kCount]) {
@@ -73,7 +82,8 @@ constexpr bool have_dims(const BackwardKernel (&kernels)[kCount], const int (&di
                     [](int dim, const BackwardKernel& each) { return dim == each.dim; });
 }
 static_assert(have_dims(kKernels<__half, LinearScore, KeyTiles>, kBackwardDims) &&
-              have_dims(kSoftcapKernels<__half, KeyTiles>, kSoftcapBackwardDims));
+              have_dims(kSoftcapKernels<__half, KeyTiles>, kSoftcapBackwardDims) &&
+              have_dims(kPartsKernels<__half>, kPartsBackwardDims));
 
 template <class T, class Score>
 std::span<const BackwardKernel> kernels_for(bool has_worklist) {
@@ -93,9 +103,12 @@ const BackwardKernel& kernel_for(int dim, const CheckedBackwardCall& call, bool 
                                  bool has_worklist) {
   const bool is_linear = call.key_bias.data == nullptr && call.scale_log2 > 0.0f &&
                          (!is_ordered || dim <= kMaxBulkDim);
-  const auto kernels = call.softcap != 0.0f ? softcap_kernels_for<T>(has_worklist)
-                       : is_linear          ? kernels_for<T, LinearScore>(has_worklist)
-                                            : kernels_for<T, KeyBiasScore>(has_worklist);
+  // Plans for terms of pairs have no worklists.
+  const std::span<const BackwardKernel> kernels =
+      has_pair_terms(call)   ? std::span<const BackwardKernel>(kPartsKernels<T>)
+      : call.softcap != 0.0f ? softcap_kernels_for<T>(has_worklist)
+      : is_linear            ? kernels_for<T, LinearScore>(has_worklist)
+                             : kernels_for<T, KeyBiasScore>(has_worklist);
   return *std::find_if(kernels.begin(), kernels.end() - 1,
                        [&](const BackwardKernel& each) { return each.dim == dim; });
 }
@@ -249,6 +262,56 @@ Result<void> launch_shifts(const BackwardKernel& kernel, BackwardParams params,
                     "launch of the kernel that adds what D lacks");
 }
 
+// True iff several pairs share an element of the gradient of the bias.
+bool sums_dbias(const CheckedBackwardCall& call, const AttentionShape& shape) {
+  const PairValues<void>& dbias = call.dbias;
+  return dbias.data != nullptr &&
+         ((dbias.batch_stride == 0 && shape.batch > 1) ||
+          (dbias.head_stride == 0 && shape.heads_q > 1) ||
+          (dbias.row_stride == 0 && shape.max_q_len() > 1) || dbias.heads_per_index > 1);
+}
+
+// Zeroes the gradients of a bias of pairs and of a table, to which the main kernel adds. Sums of a
+// 16-bit bias are float32 in `sums`.
+Result<void> set_score_gradients(const CheckedBackwardCall& call, const BackwardTensors& tensors,
+                                 const AttentionShape& shape, GradientSums& sums, Stream stream,
+                                 ScoreNumbers& numbers) {
+  numbers.dbias = call.dbias;
+  numbers.drelative = call.drelative;
+  if (call.drelative.data != nullptr) {
+    FDMA_TRY_VOID(check_cuda(zero_gradient(tensors.drelative, stream), "zero fill of drelative"));
+  }
+  if (call.dbias.data == nullptr) return {};
+  numbers.sums_dbias = sums_dbias(call, shape);
+  if (!numbers.sums_dbias || call.dbias.dtype == DType::float32) {
+    return check_cuda(zero_gradient(tensors.dbias, stream), "zero fill of dbias");
+  }
+  FDMA_TRY_VOID(sums.allocate(tensors.dbias, stream));
+  if (sums.is_allocated()) {
+    numbers.dbias = pair_values<void>(sums.view(), call.dbias.heads_per_index);
+  }
+  return {};
+}
+
+// Gradients that are added where they fall have no fixed order.
+Result<void> check_order(const CheckedBackwardCall& call, const AttentionShape& shape,
+                         const BackwardOptions& options) {
+  if (!options.deterministic) return {};
+  if (call.drelative.data != nullptr) {
+    return Error{ErrorCode::unsupported,
+                 "deterministic: drelative is added in no fixed order; leave drelative or "
+                 "deterministic out, or give the table as a bias of pairs"};
+  }
+  if (sums_dbias(call, shape)) {
+    return Error{
+        ErrorCode::unsupported,
+        "deterministic: the gradient of a bias that batch elements, heads or rows share is "
+        "added in no fixed order; give a bias of [batch, heads_q, q_len, kv_len] and add "
+        "up its gradient, or leave deterministic out"};
+  }
+  return {};
+}
+
 template <class T>
 Result<void> launch(const DevicePlan& plan, const CheckedBackwardCall& call,
                     const BackwardTensors& tensors, BackwardParams& params, float* sink_terms,
@@ -262,7 +325,9 @@ Result<void> launch(const DevicePlan& plan, const CheckedBackwardCall& call,
       own_kernel != nullptr
           ? *own_kernel
           : kernel_for<T>(dim, call, params.dq_semaphores != nullptr, worklist != nullptr);
-  const ScoreNumbers numbers{call.scale, call.softcap};
+  ScoreNumbers numbers = score_numbers(call);
+  GradientSums dbias_sums;
+  FDMA_TRY_VOID(set_score_gradients(call, tensors, shape, dbias_sums, stream, numbers));
   if (num_units > 0) {
     FDMA_TRY_VOID(set_inputs(call, shape.group_size(), kernel.step_queries, params));
   }
@@ -313,7 +378,6 @@ Result<void> launch(const DevicePlan& plan, const CheckedBackwardCall& call,
     }
   }
   const SinkParams sinks = sink_params(call, tensors, queries, sink_terms);
-
   if (call.sinks.data != nullptr && has_queries) {
     FDMA_TRY_VOID(
         check_cuda(take_sinks<T>(sinks, stream), "launch of the kernel that takes sinks"));
@@ -331,6 +395,10 @@ Result<void> launch(const DevicePlan& plan, const CheckedBackwardCall& call,
     FDMA_TRY_VOID(check_cuda(launch_kernel(params, numbers, num_blocks, stream),
                              "launch of the backward kernel"));
     ++params.next_tile_group;
+  }
+  if (dbias_sums.is_allocated()) {
+    FDMA_TRY_VOID(check_cuda(dbias_sums.store(),
+                             "launch of the kernel that stores the gradient of the bias"));
   }
   if (!has_queries) return {};
   FDMA_TRY_VOID(
@@ -350,6 +418,7 @@ Result<void> run(const DevicePlan& impl, const BackwardTensors& tensors, const L
            checked_backward_call(impl.direction, shape, impl.score, tensors, options, Device::cuda,
                                  impl.arrays.num_closed_forms > 0));
   FDMA_TRY_VOID(check_launch(impl, workspace));
+  FDMA_TRY_VOID(check_order(call, shape, options));
   FDMA_TRY_VOID(check_vectors(call.out.view(), "out"));
   if (call.out_low.data != nullptr) {
     FDMA_TRY_VOID(check_vectors(call.out_low.view(), "out_low"));

@@ -24,6 +24,7 @@
 #include "cuda/gradient_rows.cuh"
 #include "cuda/mask_fragments.cuh"
 #include "cuda/score.cuh"
+#include "cuda/score_parts.cuh"
 #include "cuda/softmax.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/warpgroup.cuh"
@@ -55,8 +56,10 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p,
   constexpr bool kHasValues = kGradients == Gradients::all || kGradients == Gradients::values;
   constexpr bool kKeepsSlopes = Score::kBends && kHasKeys;  // in the weights
   constexpr bool kAlternates = Layout::kAlternates;
-  // k16 steps of K in registers. A score that bends takes some of them.
-  constexpr int kHeld = Score::kBends ? kHeldSteps<Layout, Reader> / 2 : kHeldSteps<Layout, Reader>;
+  // k16 steps of K in registers. A score that bends takes some of them, terms take all.
+  constexpr int kHeld = Score::kAddsTerms ? 0
+                        : Score::kBends   ? kHeldSteps<Layout, Reader> / 2
+                                          : kHeldSteps<Layout, Reader>;
   constexpr bool kPacksLate = kSplitsRows || !Score::kIsLinear;  // packs P late: registers are few
   constexpr int kSumParts = (kSumColumns<kDimQk> + 63) / 64;     // number of parts of dQ
   constexpr int kPartColumns = kSumColumns<kDimQk> / kSumParts;
@@ -208,18 +211,21 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p,
   // Where a policy needs them: the places of this thread's first cells in a step.
   constexpr bool kHasPlaces = kAsksForPlaces<Score, Weight>;
   [[maybe_unused]] CellPlace first_places[2] = {};
-  [[maybe_unused]] const auto find_places = [&](int stage, std::uint32_t sum_tile) {
+  [[maybe_unused]] const auto place_of_row = [&](int stage, std::uint32_t sum_tile, int i) {
     const uint4 tile_group = tile_group_at(stage);
     const int head_tiles = p.places.padded_q_len / kSumRows;
     const auto tile = static_cast<int>(sum_tile);
     const int query = tile % head_tiles * kSumRows + lane_now() % 4 * 2;
+    const int own_row = key_row() + 8 * i;
+    const int key = Reader::kIsListed ? load_word(entries() + 8 * own_row)
+                                      : static_cast<int>(tile_group.z) + own_row;
+    return CellPlace{static_cast<int>(tile_group.x), tile / head_tiles % p.places.heads_q, query,
+                     key};
+  };
+  [[maybe_unused]] const auto find_places = [&](int stage, std::uint32_t sum_tile) {
+    if constexpr (!Score::kAddsTerms) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int own_row = key_row() + 8 * i;
-      const int key = Reader::kIsListed ? load_word(entries() + 8 * own_row)
-                                        : static_cast<int>(tile_group.z) + own_row;
-      first_places[i] = {static_cast<int>(tile_group.x), tile / head_tiles % p.places.heads_q,
-                         query, key};
+      for (int i = 0; i < 2; ++i) first_places[i] = place_of_row(stage, sum_tile, i);
     }
   };
   const auto cell_place = [&](int i, int column) {
@@ -375,6 +381,13 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p,
           release_mask(step.y);
         }
       }
+      // Where terms are added: the cells of a row, found anew for each use.
+      [[maybe_unused]] const auto cells_of = [&](int i) {
+        CellPlace first = place_of_row(stage, step.z, 0);
+        first.key += 8 * i;
+        const int2 lengths = lengths_of(p.plan, p.lengths, first.batch);
+        return RowCells{first, lengths.x, lengths.y};
+      };
       ptx::wgmma_wait<kHasScores ? 1 : 0>();
       ptx::pin_registers(s);
       if constexpr (kHasPlaces) find_places(stage, step.z);
@@ -428,13 +441,21 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p,
           }
           a = logit(a, base_of.x, 0);
           b = logit(b, base_of.y, 1);
-          a = ptx::exp2_approx(a);
-          b = ptx::exp2_approx(b);
+          if constexpr (!Score::kAddsTerms) {
+            a = ptx::exp2_approx(a);
+            b = ptx::exp2_approx(b);
+          }
           if constexpr (kKeepsSlopes) {
             a = with_slope(a, slopes[0]);
             b = with_slope(b, slopes[1]);
           }
         }
+      }
+      if constexpr (Score::kAddsTerms) {
+        static_assert(!Score::kBends, "the slopes of the products would take registers");
+        Score::template add_terms<T, true>(s, arguments, cells_of);
+#pragma unroll
+        for (float& x : s) x = ptx::exp2_approx(x);
       }
       if (!Score::kIsLinear && step.y != 0) apply_fragments<kQueries / 2>(s, word0, word1, 0.0f);
       std::uint32_t probabilities[kQueries / 16][4], scores[kQueries / 16][4];
@@ -485,6 +506,10 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p,
               bias_sum[i] += a;
               bias_sum[i] += b;
             }
+            if constexpr (Score::kAddsTerms) {
+              dp[2 * at] = a;
+              dp[2 * at + 1] = b;
+            }
             const auto gradient = [&](float ds, float weight, int e) {
               if constexpr (kKeepsSlopes) ds *= slope_in(weight);
               return Score::gradient(ds, arguments, [&] { return cell_place(i, 8 * j + e); });
@@ -492,6 +517,9 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p,
             scores[at / 4][at % 4] =
                 ptx::pack<T>(gradient(a, s[2 * at], 0), gradient(b, s[2 * at + 1], 1));
           }
+        }
+        if constexpr (Score::kAddsTerms) {
+          Score::template add_gradients<T>(dp, arguments, cells_of(0));
         }
         if constexpr (Score::kAddsKeyBias) {
           const float2 before = load_pair(bias_sums());

@@ -15,6 +15,7 @@
 #include "cuda/key_rows.hpp"
 #include "cuda/launch_checks.hpp"
 #include "cuda/permute_kv.hpp"
+#include "cuda/score_numbers.hpp"
 #include "cuda/tile_rows.hpp"
 #include "cuda/workspace.hpp"
 #include "sm90/forward/attention_forward.hpp"
@@ -56,6 +57,13 @@ constexpr ForwardKernel kSoftcapGatherKernels[] = {
 #include "sm90/instances.def"
 };
 
+template <class T>
+constexpr ForwardKernel kPartsKernels[] = {
+#define FDMA_SM90_PARTS_FORWARD(dim_qk, dim_v) \
+  kernel<T, PartsScore, ContiguousKeys, dim_qk, dim_v>(),
+#include "sm90/instances.def"
+};
+
 template <class T, class Score>
 std::span<const ForwardKernel> kernels_for(bool is_gathering) {
   if (is_gathering) return kGatherKernels<T, Score>;
@@ -64,6 +72,7 @@ std::span<const ForwardKernel> kernels_for(bool is_gathering) {
 
 template <class T>
 std::span<const ForwardKernel> kernels_for(const CheckedCall& call, bool is_gathering) {
+  if (has_pair_terms(call)) return kPartsKernels<T>;  // their plans gather nothing
   if (call.softcap != 0.0f) {
     if (is_gathering) return kSoftcapGatherKernels<T>;
     return kSoftcapKernels<T>;
@@ -242,7 +251,7 @@ Result<void> run(const DevicePlan& impl, const AttentionTensors& tensors, const 
                              "launch of the kernel that zeroes the counter"));
   }
   const int num_blocks = std::min(impl.num_multiprocessors, impl.arrays.num_work_tiles);
-  FDMA_TRY_VOID(check_cuda(kernel.launch(params, {call.scale, call.softcap}, num_blocks, stream),
+  FDMA_TRY_VOID(check_cuda(kernel.launch(params, score_numbers(call), num_blocks, stream),
                            "launch of the forward kernel"));
   if (impl.num_partials == 0) return {};
   return check_cuda(combine(params, impl, stream), "launch of the combine kernel");

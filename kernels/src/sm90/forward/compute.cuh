@@ -15,6 +15,7 @@
 #include "cuda/pair_values.cuh"
 #include "cuda/quad_transpose.cuh"
 #include "cuda/score.cuh"
+#include "cuda/score_parts.cuh"
 #include "cuda/softmax.cuh"
 #include "ptx/addresses.cuh"
 #include "ptx/mbarrier.cuh"
@@ -189,7 +190,8 @@ inline constexpr bool kHasNarrowSteps =
 template <class Score, class Reader, int kDimQk>
 FDMA_HOST_DEVICE constexpr int first_quads() {
   constexpr bool kIsCrowded = Reader::kExtraWarps > 0;
-  if (Score::kBends) return 1;  // registers are few, and bending takes the time of the wait
+  if (Score::kBends || Score::kAddsTerms)
+    return 1;  // registers are few, and bending takes the time of the wait
   if (kDimQk == 64) return 1;
   if (kDimQk == 96) return kIsCrowded ? 2 : Score::kIsLinear ? 3 : 1;
   if (kDimQk == 128) return kIsCrowded ? 1 : Score::kIsLinear ? 6 : 7;
@@ -358,14 +360,22 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p,
   };
   // Where a policy needs them: the places of this thread's first cells in the step in hand.
   [[maybe_unused]] CellPlace first_places[2] = {};
+  [[maybe_unused]] int place_word = 0;  // of the step (step_word)
+  // Found anew for each use, because registers are few.
+  [[maybe_unused]] const auto cells_of = [&](int i) {
+    const BroadcastTile tile = read_work_tile(work_tile_slot(ptx::opaque(work_tile_index)));
+    const RowPlace row =
+        place_of(p, tile, group * kHalfRows + own_thread() / 32 * 16 + lane / 4 + 8 * i);
+    return RowCells{{tile.batch, min(row.head, tile.head + tile.num_heads - 1), row.query,
+                     (place_word >> 1) + lane % 4 * 2},
+                    tile.q_len,
+                    tile.kv_len};
+  };
   [[maybe_unused]] const auto find_places = [&] {
-    const BroadcastTile tile = read_work_tile(work_tile_slot(work_tile_index));
-    const int key = ptx::load_word(base + Layout::kStepWords + 4 * stage_of(step)) >> 1;
+    place_word = ptx::load_word(base + Layout::kStepWords + 4 * stage_of(step));
+    if constexpr (!Score::kAddsTerms) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const RowPlace row =
-          place_of(p, tile, group * kHalfRows + own_thread() / 32 * 16 + lane / 4 + 8 * i);
-      first_places[i] = {tile.batch, row.head, row.query, key + lane % 4 * 2};
+      for (int i = 0; i < 2; ++i) first_places[i] = cells_of(i);
     }
   };
   const auto cell_place = [&](int i, int column) {
@@ -375,10 +385,22 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p,
   const auto weighted = [&](float x, int i, int column) {
     return Weight::weighted(x, [&] { return cell_place(i, column); });
   };
+  const auto wait_for_mask = [&] {
+    ptx::mbarrier_wait(base + Layout::kMaskFull + 8 * slots.stage, slots.phase,
+                       "compute: mask full");
+  };
+  constexpr int kStepBits = kStepKeys / 4 % 32;  // bits of a step in a word that holds 128 keys
+  // All words of the tile, of which the first bits are those of the step.
+  const auto read_words = [&] {
+    const int2 words = ptx::load_words2(base + Layout::kMask + slots.stage * Layout::kMaskBytes +
+                                        (group * kWarpgroupThreads + own_thread()) * 8);
+    word0 = static_cast<std::uint32_t>(words.x);
+    word1 = static_cast<std::uint32_t>(words.y);
+  };
   const auto read_mask = [&] {
     if constexpr (kHasPlaces) find_places();
+    if constexpr (Score::kAddsTerms) return;  // registers are few: read when they are used
     if (!is_first_of_tile()) {
-      constexpr int kStepBits = kStepKeys / 4 % 32;  // bits of a step in a word that holds 128 keys
       word0 >>= kStepBits;
       word1 >>= kStepBits;
       return;
@@ -386,12 +408,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p,
     const int word = ptx::load_word(base + Layout::kStepWords + 4 * stage_of(step));
     is_masked = (kHasPlaces ? word & 1 : word) != 0;
     if (!Score::kAddsKeyBias && !is_masked) return;
-    ptx::mbarrier_wait(base + Layout::kMaskFull + 8 * slots.stage, slots.phase,
-                       "compute: mask full");
-    const int2 words = ptx::load_words2(base + Layout::kMask + slots.stage * Layout::kMaskBytes +
-                                        (group * kWarpgroupThreads + own_thread()) * 8);
-    word0 = static_cast<std::uint32_t>(words.x);
-    word1 = static_cast<std::uint32_t>(words.y);
+    wait_for_mask();
+    read_words();
     if constexpr (!Score::kAddsKeyBias) release_mask();
   };
   const auto read_mask_early = [&] {
@@ -408,10 +426,19 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p,
     if constexpr (kTerms) {
       release_mask();
     } else if constexpr (!Score::kIsLinear) {
+      if (Score::kAddsTerms && is_first_of_tile()) wait_for_mask();
       apply_score<Score>(scores, p.scale_log2, arguments,
                          base + Layout::kBias + slots.stage * Layout::kBiasBytes +
                              step % kSteps * (kStepKeys * 4) + ptx::opaque(lane) % 4 * 8,
                          cell_place);
+      if constexpr (Score::kAddsTerms) {
+        Score::template add_terms<T, false>(scores, arguments, cells_of);
+        is_masked = (place_word & 1) != 0;
+        if (is_masked) {
+          read_words();
+          if (!is_first_of_tile()) word0 >>= kStepBits, word1 >>= kStepBits;
+        }
+      }
       if (Score::kAddsKeyBias && is_last_of_tile()) release_mask();
     }
     if (is_masked) apply_fragments(scores, word0, word1);

@@ -48,19 +48,60 @@ TEST(MakePlan, RejectsBackendsAndScoresByName) {
     PlanOptions backward;
     backward.direction = Direction::backward;
     EXPECT_TRUE(make_plan(each.mask, shape, score, backward));
-    if (score.sink) continue;
+    if (!score.dropout) continue;
+    const std::string computed =
+        "which computes softcap, key_bias, bias, alibi, relative_table, sink";
     backward.backend = Backend::sm90;
     expect_error(make_plan(each.mask, shape, score, backward), ErrorCode::unsupported,
-                 text + "sm90 backward, which computes softcap, key_bias, sink");
+                 text + "sm90 backward, " + computed);
     options.backend = Backend::sm90;
     expect_error(make_plan(each.mask, shape, score, options), ErrorCode::unsupported,
-                 text + "sm90 forward, which computes softcap, key_bias, sink");
+                 text + "sm90 forward, " + computed);
   }
   expect_error(
-      make_plan(each.mask, shape, {.key_bias = true, .alibi = true, .sink = true}, options),
-      ErrorCode::unsupported, "score: alibi is not computed by sm90 forward");
+      make_plan(each.mask, shape, {.key_bias = true, .sink = true, .dropout = true}, options),
+      ErrorCode::unsupported, "score: dropout is not computed by sm90 forward");
   EXPECT_TRUE(make_plan(each.mask, shape, {.softcap = true, .key_bias = true}));
   EXPECT_TRUE(make_plan(each.mask, shape, {.key_bias = true}));
+}
+
+// Scores that ask for the places of pairs: what sm90 does not compute beside them it says by name, and
+// masks that it would gather, permute or list run by tiles.
+TEST(MakePlan, KeepsTheOrderOfKeysForPlaces) {
+  const MaskCase each = testing::case_of(
+      "keys",
+      testing::make_cells(256, 2048, [](auto q, auto k) { return (k + q / 128) % 64 == 0; }),
+      {128, 128});
+  AttentionShape shape = testing::shape_for(each.mask, 1, 8, 8);
+  shape.head_dim = shape.head_dim_v = 128;
+  shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    for (const ColumnMode columns : {ColumnMode::automatic, ColumnMode::reorder}) {
+      PlanOptions options;
+      options.backend = Backend::sm90;
+      options.direction = direction;
+      options.columns = columns;
+      PlanOptions scan = options;
+      scan.columns = ColumnMode::scan;
+      const auto plan = make_plan(each.mask, shape, {.alibi = true}, options);
+      const auto scanned = make_plan(each.mask, shape, {.alibi = true}, scan);
+      ASSERT_TRUE(plan) << plan.error().message;
+      ASSERT_TRUE(scanned) << scanned.error().message;
+      EXPECT_EQ(plan->counts, scanned->counts);
+      EXPECT_EQ(plan->counts.gather_chunks + plan->counts.moved_keys, 0);
+      const auto other = make_plan(each.mask, shape, {}, options);
+      ASSERT_TRUE(other) << other.error().message;
+      EXPECT_FALSE(other->counts == scanned->counts);
+    }
+  }
+  PlanOptions options;
+  options.backend = Backend::sm90;
+  expect_error(make_plan(each.mask, shape, {.softcap = true, .bias = true}, options),
+               ErrorCode::unsupported, "score: sm90 does not compute softcap together with bias");
+  shape.head_dim = 192;
+  expect_error(
+      make_plan(each.mask, shape, {.alibi = true}, options), ErrorCode::unsupported,
+      "score: sm90 computes alibi with head_dim and head_dim_v up to 128, got 192 and 128");
 }
 
 TEST(MakePlan, RejectsTheMaskOfOneHeadOrElementForSeveral) {
