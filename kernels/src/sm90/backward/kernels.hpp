@@ -28,8 +28,8 @@ struct WorklistKeys;
 /// Launches the kernel for element type T and the policies Score, Weight (cuda/score.cuh) and
 /// Reader (key_reader.cuh), for head_dim up to kDimQk and head_dim_v up to kDimV; columns beyond
 /// the tensors' are zeros. KeyBiasScore takes a key bias and any scale, and above kMaxBulkDim the
-/// accumulation order of a deterministic call; SoftcapScore the same and a cap. LinearScore is
-/// faster. WorklistKeys runs over
+/// accumulation order of a deterministic call; SoftcapScore the same and a cap, PartsScore the same
+/// and terms of pairs. LinearScore is faster. WorklistKeys runs over
 /// worklist keys (BackwardParams::worklist) in place of the work tiles of a plan.
 template <class T, class Score, class Weight, class Reader, Gradients kGradients, int kDimQk,
           int kDimV>
