@@ -53,8 +53,8 @@ CASES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
     ),
     "score": (
         lambda: fdma.compile("causal", 700),
-        {"score": ("key_bias", "softcap"), "device": "cpu"},
-        ["--score", "softcap,key_bias", "--device", "cpu"],
+        {"score": ("dropout", "bias", "softcap"), "direction": "backward", "device": "cpu"},
+        ["--score", "softcap,bias,dropout", "--direction", "backward", "--device", "cpu"],
     ),
     "no cells": (lambda: fdma.compile("causal", 0), {}, []),
 }

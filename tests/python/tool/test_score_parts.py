@@ -152,7 +152,23 @@ def expected(
 B, Q, K, H, H_KV = 2, 37, 50, 4, 2
 EXTENTS = {
     "key_bias": {"key_bias": (B, H_KV, K)},
-    "none": {},
+    "bias": {"bias": (B, H, Q, K)},
+    "bias for all elements and rows": {"bias": (1, H_KV, 1, K)},
+    "bias for all heads": {"bias": (B, 1, Q, K)},
+    "slopes": {"alibi_slopes": (H,)},
+    "slopes of elements": {"alibi_slopes": (B, H)},
+    "table": {"relative": (H, 2 * LEFT + 1)},
+    "table for all heads": {"relative": (1, LEFT + 3)},
+    "sinks": {"sinks": (H,)},
+    "sinks of rows": {"sinks": (B, H, Q)},
+    "dropout": {},
+    "all": {
+        "key_bias": (B, H_KV, K),
+        "bias": (1, H, Q, K),
+        "alibi_slopes": (H,),
+        "relative": (H, 2 * LEFT + 1),
+        "sinks": (H,),
+    },
 }
 
 
@@ -219,6 +235,74 @@ def test_results_and_gradients_equal_their_definition(
     assert said["score"]["dropout"] == (numbers if score.rate else None)
 
 
+def test_lengths_of_batch_elements(tmp_path: Path) -> None:
+    lengths = [(20, 50), (37, 30)]
+    tensors, _, score, dout = problem(tmp_path, "all", "float32")
+    maskc(
+        tmp_path, "compile", "--spec", "causal", "--batch", "2", "--q-len", "20,37", "--kv-len",
+        "50,30", "--block", "16x16", "--force", "-o", "m.h5",
+    )  # fmt: skip
+    mask = np.zeros((B, 1, Q, K), bool)
+    for b, (rows, keys) in enumerate(lengths):
+        mask[b, 0, :rows, :keys] = np.tri(rows, keys, keys - rows)
+    score.rate = 0  # random words count q and k alike, whatever the lengths
+    words = ["--backend", "cpu", "--backward", "--check", "-o", "r.h5", *score.words()]
+    said = maskc_json(tmp_path, "run", "m.h5", "--tensors", "qkv.h5", *words)
+    assert said["check"]["right"] and said["gradient_check"]["right"]
+    reference = expected(tensors, mask, score, dout, lengths)
+    for name in ("out", "dq", "dk", "dkey_bias", "dbias", "drelative", "dsinks"):
+        got = read_tensor(tmp_path / "r.h5", name)
+        limit = TOLERANCE["float32"] * np.abs(reference[name]).max()
+        assert np.abs(got - reference[name]).max() <= limit, name
+
+
+def test_random_tensors_have_the_parts_that_are_named(tmp_path: Path) -> None:
+    maskc(tmp_path, "compile", "--spec", "causal", "--q-len", "70", "-o", "m.h5")
+    words = ["--heads", "6", "--heads-kv", "2", "--head-dim", "16", "--relative-left", "20"]
+    words += ["--score", "sink,bias,relative_table,key_bias,alibi", "--dropout", "0.2"]
+    words += ["--backend", "cpu"]
+    parts = ["key_bias", "bias", "alibi", "relative_table", "sink", "dropout"]
+    run = ["run", "m.h5", "--random", *words]
+    for dtype in ("float32", "bfloat16"):
+        said = maskc_json(tmp_path, *run, "--dtype", dtype, "--backward", "--check")
+        assert said["score"]["parts"] == parts
+        assert said["score"]["relative_left"] == 20
+        assert said["check"]["right"] and said["gradient_check"]["right"]
+    text = maskc(tmp_path, *run)
+    assert (
+        ", key_bias, bias float32 [1, 6, 70, 70], alibi_slopes float32 [6], relative float32 "
+        "[6, 41] (left 20), sinks float32 [6], dropout 0.2 (seed 0, offset 0)\n"
+    ) in text
+    bench = maskc_json(tmp_path, "bench", "m.h5", *words, "--repeat", "1", "--softcap", "5")
+    assert bench["score"]["parts"] == ["softcap", *parts]
+    assert bench["masked"]["check"]["right"] and bench["full"]["check"]["right"]
+    bench = maskc_json(
+        tmp_path, "bench", "m.h5", *words, "--repeat", "1", "--direction", "backward"
+    )
+    assert bench["masked"]["gradient_check"]["dbias"]["right"]
+    estimate = maskc_json(tmp_path, "estimate", "m.h5", "--score", ",".join(parts[::-1]))
+    assert estimate["score"] == parts
+
+
+def test_slopes_of_random_tensors_are_those_of_alibi(tmp_path: Path) -> None:
+    """With a tiny scale the logits are the slopes alone, so that lse tells them."""
+    maskc(tmp_path, "compile", "--spec", "true", "--q-len", "1", "--kv-len", "2", "-o", "m.h5")
+    words = ["--random", "--heads", "6", "--score", "alibi", "--backend", "cpu"]
+    maskc(tmp_path, "run", "m.h5", *words, "--softmax-scale", "1e-30", "-o", "r.h5")
+    slopes = -np.log(np.exp(read_tensor(tmp_path / "r.h5", "lse")[0, :, 0]) - 1)
+    np.testing.assert_allclose(slopes, [0.25, 0.0625, 2**-6, 2**-8, 0.5, 0.125], rtol=1e-3)
+
+
+def test_seeds_choose_what_is_dropped(tmp_path: Path) -> None:
+    maskc(tmp_path, "compile", "--spec", "causal", "--q-len", "300", "-o", "m.h5")
+    results = set()
+    for words in ([], ["--dropout-seed", "1"], ["--dropout-offset", "4"], ["--tile", "64x64"]):
+        run = ["run", "m.h5", "--random", "--backend", "cpu", "--dropout", "0.5", *words]
+        maskc(tmp_path, *run, "--check", "-o", "r.h5")
+        results.add(np.round(read_tensor(tmp_path / "r.h5", "out"), 4).tobytes())
+    assert 3 <= len(results) <= 4  # the tile changes rounding alone
+
+
 def error_of(folder: Path, *words: str, status: int = 2) -> str:
     done = subprocess.run(
         [MASKC, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False
@@ -249,7 +333,7 @@ WRONG_DATASETS = {
 
 @pytest.mark.parametrize("which", WRONG_DATASETS)
 def test_wrong_datasets_are_named(tmp_path: Path, which: str) -> None:
-    problem(tmp_path, "none", "float32")
+    problem(tmp_path, "dropout", "float32")
     (name, extents), message = WRONG_DATASETS[which]
     with h5py.File(tmp_path / "qkv.h5", "a") as file:
         file[name] = np.zeros(extents, np.float32)
@@ -262,7 +346,7 @@ def test_wrong_datasets_are_named(tmp_path: Path, which: str) -> None:
 
 
 def test_a_bias_has_the_type_of_q(tmp_path: Path) -> None:
-    problem(tmp_path, "none", "bfloat16")
+    problem(tmp_path, "dropout", "bfloat16")
     with h5py.File(tmp_path / "qkv.h5", "a") as file:
         file["bias"] = np.zeros((1, 1, 1, K), np.float16)
     message = error_of(tmp_path, "run", "m.h5", "--tensors", "qkv.h5")
@@ -306,3 +390,10 @@ def test_wrong_use_is_named(tmp_path: Path, words: tuple[str, ...]) -> None:
     with h5py.File(tmp_path / "qkv.h5", "a") as file:
         file["relative"] = np.zeros((1, 7), np.float32)
     assert USAGE[words] in error_of(tmp_path, "run", "m.h5", *words)
+
+
+def test_memory_of_a_bias_is_counted(tmp_path: Path) -> None:
+    maskc(tmp_path, "compile", "--spec", "window(8)", "--q-len", "1000000", "-o", "m.h5")
+    words = ["--random", "--head-dim", "8", "--score", "bias", "--backend", "cpu"]
+    message = error_of(tmp_path, "run", "m.h5", *words, status=4)
+    assert "q, k, v, out, lse and bias: not enough memory" in message

@@ -371,7 +371,8 @@ const Command& run_command() {
             "--check computes rows again by definition in float64, all of them if that is quick, "
             "else a sample with the edges of tiles in it. The largest error may be twice that of "
             "an explicit matmul, softmax, matmul in the same types, plus 1e-5 of the largest "
-            "value. Gradients are compared in the same way with theirs; dbias, drelative and dsinks "
+            "value. Gradients are compared in the same way with theirs; dbias, drelative and "
+            "dsinks "
             "only where everything is. Otherwise the exit status is "
             "1 and nothing is written.\n"
             "\n"
@@ -393,6 +394,9 @@ const Command& run_command() {
                       "Is it right on this machine?"},
                      {"fdma-maskc run out.h5 --random --heads 4 --head-dim 64 --backward --check",
                       "Are its gradients?"},
+                     {"fdma-maskc run out.h5 --random --heads 4 --head-dim 64 --score alibi,sink "
+                      "--dropout 0.1 --check",
+                      "And with slopes, sinks and dropout?"},
                      {"fdma-maskc run out.h5 --random --heads 4 --keep-window 64 --check",
                       "And with the 64 best keys of each query?"},
                      {"fdma-maskc run out.h5 --random --heads 4 --dump plan",
