@@ -1687,7 +1687,7 @@ def estimate(
     columns: str = "automatic",
     workers: int = 0,
     count_all: bool = False,
-    score: str = '',
+    score: str = "",
 ) -> dict[str, object]:
     """
     Returns what `fdma-maskc estimate --json` prints for this mask, without its

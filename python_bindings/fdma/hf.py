@@ -30,7 +30,7 @@ from .attention.mask_argument import block_mask
 from .attention.score import GivenScore
 from .interop.cu_seqlens import from_cu_seqlens
 from .interop.hf_host_values import host_value, offset_of
-from .interop.hf_keywords import check_keywords, refuse_dropout
+from .interop.hf_keywords import check_keywords
 from .interop.hf_layer_mask import LayerMask
 from .interop.hf_mask_text import mask_text_of
 from .interop.hf_operators import attention_with_tables, table_mask
@@ -128,22 +128,29 @@ def attention_forward(
     cu_seq_lens_q: Any = None,
     cu_seq_lens_k: Any = None,
     softcap: float | None = None,
+    position_bias: Any = None,
+    s_aux: Any = None,
+    sinks: Any = None,
     **options: Any,
 ) -> tuple[Any, None]:
     """Attention of one layer: (result [batch, q_len, heads, head_dim], no weights).
 
     attention_mask: the mask that `mask_function` made, or a dense mask [batch, 1 or heads, q, k],
-    which is compiled once. The mask includes causality and the window. Without a mask, is_causal
-    and sliding_window apply, and row q sees keys up to q as in PyTorch's attention.
+    which is compiled once. Floats other than 0 and -inf are added to the logits, as a bias. The
+    mask includes causality and the window. Without a mask, is_causal and sliding_window apply, and
+    row q sees keys up to q as in PyTorch's attention.
+    dropout: drops weights, as the `dropout_p` of `fdma.attention`.
     softcap: caps the logits, as `fdma.attention` does (Gemma 2).
+    position_bias: [1 or batch, heads, q, k], added to the logits (T5).
+    s_aux, sinks: [heads] or [batch, heads, q, 1], the sinks of `fdma.attention` (gpt-oss).
     cu_seq_lens_q, cu_seq_lens_k: offsets of sequences packed along q_len, which see only
     themselves.
 
     Tensors of different dtypes, such as float32 activations of adapters, are cast as for
     FlashAttention: to the dtype of autocast, otherwise to that of the layer's weights.
 
-    Raises NotImplementedError, which names the keyword, for dropout, attention sinks, biases per
-    query, attention weights and every unknown keyword.
+    Raises NotImplementedError, which names the keyword, for attention weights, keys that a model
+    selects, masks of heads and every unknown keyword.
 
     >>> import torch, transformers
     >>> from fdma.hf import attention_forward
@@ -151,35 +158,30 @@ def attention_forward(
     >>> attention_forward(torch.nn.Module(), q, k, v, None, is_causal=True)[0].shape
     torch.Size([1, 8, 2, 16])
     """
-    if dropout:
-        refuse_dropout(module, dropout)
     check_keywords(options)
-    mask = attention_mask
+    mask, bias = attention_mask, position_bias
+    if isinstance(mask, torch.Tensor):
+        compiled = _of_tensor(mask, query.shape[1])
+        if compiled is None:
+            bias = mask if bias is None else bias + mask
+        mask = "true" if compiled is None else compiled
     if mask is None:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         mask = _without_mask(bool(causal), sliding_window, query.shape[2], key.shape[2])
-    elif isinstance(mask, torch.Tensor):
-        mask = _of_tensor(mask, query.shape[1])
     elif isinstance(mask, LayerMask):
         mask = _of_layer(mask, query.shape[2], key.shape[2])
-    elif not isinstance(mask, BlockMask):
+    elif not isinstance(mask, BlockMask | str) or isinstance(attention_mask, str):
         raise TypeError(f"attention_mask: expected a mask of fdma.hf, got {type(mask).__name__}")
     if cu_seq_lens_q is not None:
         if torch.compiler.is_compiling():
             _leave_graph("cu_seq_lens_q")
         mask = _of_sequences(mask, query, key, cu_seq_lens_q, cu_seq_lens_k)
     query, key, value = _of_one_type(module, query, key, value)
+    score = {"bias": bias, "softcap": softcap, "sinks": _rows_of_sinks(s_aux, sinks)}
     if isinstance(mask, LayerMask):
-        out = attention_with_tables(
-            query,
-            key,
-            value,
-            mask.tables,
-            str(mask.mask),
-            scaling,
-            bool(deterministic),
-            None if softcap is None else GivenScore(softcap=softcap),
-        )
+        given = GivenScore(**score, dropout_p=dropout)
+        words = mask.tables, str(mask.mask), scaling, bool(deterministic), given
+        out = attention_with_tables(query, key, value, *words)
     else:
         out = attention(
             query,
@@ -188,7 +190,8 @@ def attention_forward(
             mask,
             scale=scaling,
             deterministic=bool(deterministic),
-            softcap=softcap,
+            dropout_p=dropout,
+            **score,
         )
     return out.transpose(1, 2).contiguous(), None
 
@@ -216,20 +219,26 @@ def _of_layer(layers: LayerMask, q_len: int, kv_len: int) -> BlockMask | str | L
     return layers if layers.tables else layers.mask
 
 
-def _of_tensor(mask: Any, heads: int) -> BlockMask:
-    shared = mask.shape[1] == 1 and heads > 1
+def _rows_of_sinks(s_aux: Any, sinks: Any) -> Any:
+    """The sinks of a model, without the axis of keys that some have."""
+    given = sinks if s_aux is None else s_aux
+    return given[..., 0] if given is not None and given.dim() == 4 else given
 
-    def compiled() -> BlockMask:
+
+def _of_tensor(mask: Any, heads: int) -> BlockMask | None:
+    """The mask of a dense tensor; None for floats other than 0 and -inf, which are a bias."""
+    if mask.requires_grad:
+        return None
+    shared = mask.dim() == 4 and mask.shape[1] == 1 and heads > 1
+
+    def compiled() -> BlockMask | None:
         cells = mask.as_subclass(torch.Tensor).detach()
         try:
             return from_hf_mask(cells, heads=heads if shared else None)
-        except ValueError as error:
-            if not cells.is_floating_point():
-                raise
-            raise ValueError(
-                f"{error}; other numbers are a bias per query and key, which is not there yet: use "
-                'attn_implementation="eager" or "sdpa" for this model'
-            ) from error
+        except ValueError:
+            if cells.dim() == 4 and cells.is_floating_point():
+                return None
+            raise
 
     return tensor_masks.get(mask, ("hf", heads), compiled)
 

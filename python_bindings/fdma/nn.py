@@ -39,9 +39,12 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
     NaN. need_weights computes the probabilities densely beside attention, up to 2^28 elements
     (1 GiB); need_weights=False avoids that and is the faster choice in PyTorch too.
 
-    Raises NotImplementedError for dropout in training, for an additive attn_mask with values other
-    than 0 and -inf, for nested tensors, and for add_bias_kv or add_zero_attn with a mask that is
-    not a tensor.
+    Numbers of attn_mask other than 0 and -inf are added to the logits, and get gradients. Dropout
+    in training draws from PyTorch's generator, other pairs than PyTorch's layer does; weights are
+    those after dropout, as there.
+
+    Raises NotImplementedError for nested tensors, and for add_bias_kv or add_zero_attn with a mask
+    that is not a tensor.
 
     >>> import torch
     >>> import fdma.nn
@@ -76,10 +79,6 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         >>> out.shape, weights.shape, weights[0, 0, 1].item()
         (torch.Size([5, 3, 16]), torch.Size([3, 5, 5]), 0.0)
         """
-        if self.training and self.dropout > 0:
-            raise NotImplementedError(
-                f"dropout: attention has none (got {self.dropout}); set layer.dropout = 0"
-            )
         if query.is_nested or key.is_nested or value.is_nested:
             raise NotImplementedError(
                 "query: no nested tensors yet; pad or pack them, and say so in a mask"
@@ -99,14 +98,21 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         kv_len = k.shape[2]
         if need_weights:
             check_size("need_weights", batch, heads, q_len, kv_len)
+        words: Any = {"key_bias": _of_padding(key_padding_mask, heads)}
         if isinstance(mask, torch.Tensor):
-            mask = _of_attn_mask(mask, batch, heads)
-        bias = _of_padding(key_padding_mask, heads)
+            cells = _of_attn_mask(mask, batch, heads)
+            if cells is None:
+                words["bias"] = (
+                    mask[None, None] if mask.dim() == 2 else mask.unflatten(0, q.shape[:2])
+                )
+            mask = cells
+        if self.training:
+            words["dropout_p"] = self.dropout
         weights: Any = None
         if need_weights:
-            out, weights = attention(q, k, v, mask, key_bias=bias, return_probabilities=True)
+            out, weights = attention(q, k, v, mask, return_probabilities=True, **words)
         else:
-            out = attention(q, k, v, mask, key_bias=bias)
+            out = attention(q, k, v, mask, **words)
         out = self.out_proj(out.transpose(1, 2).flatten(2))
         if need_weights:
             weights = weights.to(out.dtype)
@@ -155,34 +161,33 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         return k, v, mask, padding
 
 
-def _of_attn_mask(mask: Any, batch: int, heads: int) -> BlockMask:
+def _of_attn_mask(mask: Any, batch: int, heads: int) -> BlockMask | None:
     """The BlockMask of PyTorch's attn_mask, [q, k] or [batch * heads, q, k]. The elements are
-    booleans, true where a query does not attend, or 0 and -inf, which are added to the logits.
+    booleans, true where a query does not attend, or floats, which are added to the logits. None
+    stands for floats other than 0 and -inf.
     """
-
-    def make() -> BlockMask:
-        cells = mask.detach()
-        cells = ~cells if cells.dtype == torch.bool else cells
-        if cells.dim() == 2:
-            return from_hf_mask(cells[None, None])
-        if cells.dim() != 3 or cells.shape[0] != batch * heads:
-            raise ValueError(
-                f"attn_mask: expected [q_len, kv_len] or [{batch * heads}, q_len, kv_len], got "
-                f"{list(mask.shape)}"
-            )
-        return from_hf_mask(cells.unflatten(0, (batch, heads)))
-
     if not (mask.dtype == torch.bool or mask.is_floating_point()):
         raise TypeError(f"attn_mask: expected booleans or floats, got {mask.dtype}")
-    try:
-        return tensor_masks.get(mask, ("mha", batch, heads), make)
-    except ValueError as error:
-        if "attention_mask" not in str(error):
-            raise
-        raise NotImplementedError(
-            f"attn_mask: only 0 and -inf are added ({error}); a number for each key goes into "
-            "key_padding_mask"
-        ) from None
+    if mask.dim() != 2 and (mask.dim() != 3 or mask.shape[0] != batch * heads):
+        raise ValueError(
+            f"attn_mask: expected [q_len, kv_len] or [{batch * heads}, q_len, kv_len], got "
+            f"{list(mask.shape)}"
+        )
+    if mask.requires_grad:
+        return None
+
+    def make() -> BlockMask | None:
+        cells = mask.detach()
+        cells = ~cells if cells.dtype == torch.bool else cells
+        cells = cells[None, None] if cells.dim() == 2 else cells.unflatten(0, (batch, heads))
+        try:
+            return from_hf_mask(cells)
+        except ValueError:
+            if mask.dtype == torch.bool:
+                raise
+            return None
+
+    return tensor_masks.get(mask, ("mha", batch, heads), make)
 
 
 def _of_padding(padding: Any, heads: int) -> Any:

@@ -34,7 +34,7 @@ def flash_dmattn_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """Attention with a dense mask that is compiled on the fly, and a bias for each key.
+    """Attention with a dense mask that is compiled on the fly, and a bias.
 
     query is [batch, q_len, heads, head_dim]; key and value are [batch, kv_len, heads_kv, head_dim].
     attn_mask: booleans, or 0 and 1, true where a query attends: [batch or 1, heads, heads_kv or 1,
@@ -42,8 +42,8 @@ def flash_dmattn_func(
     a GPU is copied to the host for that.
     is_causal: apply the causal mask, in which the last query sits at the last key. A query attends
     where attn_mask and the causal mask both allow it.
-    attn_bias: numbers added to the logits of keys, [batch or 1, heads_kv or 1, 1, kv_len] or
-    without the 1.
+    attn_bias: numbers added to the logits, [batch or 1, heads or heads_kv or 1, q_len or 1, kv_len]
+    or for each key alone [batch or 1, heads_kv or 1, kv_len].
     return_attn_probs: return (result, probabilities [batch, heads, q_len, kv_len]), for PyTorch
     only and up to 2^28 probabilities.
     Gradients are those of `fdma.attention`.
@@ -51,7 +51,7 @@ def flash_dmattn_func(
     softcap: a number above 0 caps scaled products x before the bias is added, softcap * tanh(x /
     softcap); 0 means no cap.
 
-    Raises ValueError for shapes, NotImplementedError for a bias per query.
+    Raises ValueError for shapes.
 
     >>> import numpy as np
     >>> from flash_dmattn import flash_dmattn_func
@@ -131,8 +131,10 @@ def flash_dma_attention(
     only and up to 2^28 probabilities.
     block_size, mixed_processing: accepted without effect; the plan chooses tiles itself.
 
-    Raises NotImplementedError for dropout_p > 0 and for selection_method "approximate": the exact
-    one costs O(N log w) already.
+    dropout_p: drops pairs after the softmax, by PyTorch's generator; an error for other arrays.
+
+    Raises NotImplementedError for selection_method "approximate": the exact one costs O(N log w)
+    already.
 
     >>> import numpy as np
     >>> from flash_dmattn import flash_dma_attention
@@ -142,17 +144,19 @@ def flash_dma_attention(
     >>> flash_dma_attention(q, k, v, dt_proj, a_coef, keep_window_size=16, causal=True).shape
     (1, 100, 4, 16)
     """
-    if dropout_p != 0:
-        raise NotImplementedError(f"dropout_p: attention has no dropout yet, got {dropout_p}")
     if selection_method == "approximate":
         raise NotImplementedError(
             'selection_method: "approximate" is not there; "exact" costs O(N log w) already'
         )
     if selection_method != "exact":
         raise ValueError(f'selection_method: expected "exact", got {selection_method!r}')
+    if dropout_p and framework(query) != "torch":
+        raise NotImplementedError(
+            "dropout_p: only tensors of PyTorch have a generator to draw from"
+        )
     among = "causal" if causal else "true"
     checked_scale(softmax_scale, "softmax_scale")
-    if not return_attn_probs:
+    if not return_attn_probs and not dropout_p:
         return fdma.dynamic_mask_attention(
             query, key, value, dt_proj, a_coef, keep_window_size, among,
             scale=softmax_scale, layout="bshd", drop_zero_scores=True,
@@ -162,8 +166,10 @@ def flash_dma_attention(
     mask = fdma.select_topk(
         scores, keep_window_size, among, q_len=extents.q_len, heads=extents.heads
     )
-    bias = without_zeros(scores, scores == 0)
-    return _with_probabilities(query, key, value, mask, bias, softmax_scale, {})
+    words: Any = {"key_bias": without_zeros(scores, scores == 0), "dropout_p": dropout_p}
+    if return_attn_probs:
+        return _with_probabilities(query, key, value, mask, softmax_scale, words)
+    return fdma.attention(query, key, value, mask, scale=softmax_scale, layout="bshd", **words)
 
 
 def _extents(query: Any, key: Any, value: Any) -> Extents:
@@ -194,13 +200,12 @@ def _attend(
     if is_causal:
         causal = fdma.compile("causal", extents.q_len, extents.kv_len)
         mask = "causal" if mask is None else mask & causal
-    bias = None if attn_bias is None else _key_bias(attn_bias, extents)
     words: Any = {"deterministic": deterministic, "backend": backend, "softcap": softcap}
+    if attn_bias is not None:
+        words.update(_bias(attn_bias, extents))
     if return_attn_probs:
-        return _with_probabilities(query, key, value, mask, bias, scale, words)
-    return fdma.attention(
-        query, key, value, mask, key_bias=bias, scale=scale, layout="bshd", **words
-    )
+        return _with_probabilities(query, key, value, mask, scale, words)
+    return fdma.attention(query, key, value, mask, scale=scale, layout="bshd", **words)
 
 
 def _with_probabilities(
@@ -208,7 +213,6 @@ def _with_probabilities(
     key: Any,
     value: Any,
     mask: Any,
-    bias: Any,
     scale: float | None,
     words: dict[str, Any],
 ) -> Any:
@@ -220,7 +224,7 @@ def _with_probabilities(
     check_size("return_attn_probs", extents.batch, extents.heads, extents.q_len, extents.kv_len)
     return fdma.attention(
         query, key, value, mask,
-        key_bias=bias, scale=scale, layout="bshd", return_probabilities=True, **words,
+        scale=scale, layout="bshd", return_probabilities=True, **words,
     )  # fmt: skip
 
 
@@ -264,23 +268,22 @@ def _compiled(attn_mask: Any, extents: Extents) -> fdma.BlockMask:
     return fdma.BlockMask.from_dense(cells)
 
 
-def _key_bias(attn_bias: Any, extents: Extents) -> Any:
-    """The bias as [batch or 1, heads_kv or 1, kv_len]; it may come with an axis for queries."""
+def _bias(attn_bias: Any, extents: Extents) -> dict[str, Any]:
+    """The argument of `fdma.attention` for a bias; a number for each key is the cheaper one."""
     shape = tuple(attn_bias.shape)
-    if len(shape) == 4 and shape[2] != 1:
-        raise NotImplementedError(
-            f"attn_bias: a bias per query ({list(shape)}) is not there yet; one per key is, "
-            "[batch or 1, heads_kv or 1, 1, kv_len]"
-        )
+    batch, heads, heads_kv, q_len, kv_len = extents[:5]
+    wanted = [(1, batch), (1, heads_kv), (kv_len,)]
     if len(shape) == 4:
-        attn_bias = attn_bias[:, :, 0]
-    elif len(shape) != 3:
+        wanted = [(1, batch), (1, heads_kv, heads), (1, q_len), (kv_len,)]
+    if len(shape) != len(wanted) or any(
+        extent not in allowed for extent, allowed in zip(shape, wanted, strict=True)
+    ):
         raise ValueError(
-            f"attn_bias: expected [batch or 1, heads_kv or 1, 1, kv_len], got {list(shape)}"
+            "attn_bias: expected [batch or 1, heads or heads_kv or 1, q_len or 1, kv_len], or "
+            f"[batch or 1, heads_kv or 1, kv_len], for these tensors, got {list(shape)}"
         )
-    if attn_bias.shape[1] not in (1, extents.heads_kv):
-        raise NotImplementedError(
-            f"attn_bias: expected one for each of {extents.heads_kv} key heads (or 1), got "
-            f"{attn_bias.shape[1]}"
-        )
-    return attn_bias
+    if len(shape) == 3:
+        return {"key_bias": attn_bias}
+    if shape[2] == 1 and shape[1] in (1, heads_kv):
+        return {"key_bias": attn_bias[:, :, 0]}
+    return {"bias": attn_bias}

@@ -45,7 +45,6 @@ _WITHOUT_EFFECT = frozenset(
 )
 
 _EAGER = 'use attn_implementation="eager" for this model'
-_EAGER_OR_FLEX = 'use attn_implementation="eager" or "flex_attention" (on a GPU) for this model'
 _EAGER_OR_SDPA = 'use attn_implementation="eager" or "sdpa" for this model'
 
 _REFUSED = {
@@ -55,9 +54,6 @@ _REFUSED = {
     "indices": ("keys that the model selects are", _EAGER_OR_SDPA),
     "layer_head_mask": ("a mask of heads is", _EAGER),
     "output_attentions": ("the attention weights are never computed; a result of them is", _EAGER),
-    "position_bias": ("a bias per query and key is", _EAGER_OR_SDPA),
-    "s_aux": ("attention sinks are", _EAGER_OR_FLEX),
-    "sinks": ("attention sinks are", _EAGER),
 }
 
 
@@ -73,17 +69,3 @@ def check_keywords(options: dict[str, Any]) -> None:
             f"{name}: this keyword of the model is not known here (got {type(value).__name__}), "
             f"and without it the result might differ; {_EAGER}"
         )
-
-
-def refuse_dropout(module: Any, dropout: float) -> None:
-    """NotImplementedError that names the field of the model's config that asks for dropout."""
-    config = getattr(module, "config", None)
-    found = [
-        name
-        for name, value in sorted(vars(config).items() if config is not None else ())
-        if "drop" in name and isinstance(value, int | float) and value == dropout
-    ]
-    of_attention = [name for name in found if "att" in name]
-    name = (of_attention or found or [None])[0]
-    advice = f"set {name}=0 in the config" if name else "set that of attention to 0 in the config"
-    raise NotImplementedError(f"dropout: attention has none (got {dropout}); {advice}")

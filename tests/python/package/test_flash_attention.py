@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,45 @@ def test_probabilities_and_bias() -> None:
     assert not weights[:, :, 0, 21:].any()
 
 
+@pytest.mark.parametrize("shape", [(2, 4, 60, 80), (1, 2, 60, 80), (2, 1, 1, 80), (1, 4, 1, 80)])
+def test_biases_of_every_shape(shape: tuple[int, ...]) -> None:
+    torch: Any = pytest.importorskip("torch")
+    importlib.import_module("test_scores").needs("bias")
+    define: Any = importlib.import_module("score_oracle").attention
+    given = [torch.from_numpy(x) for x in arrays()]
+    bias = torch.randn(shape)
+    out, weights = flash_dmattn_func(
+        *given, attn_bias=bias, is_causal=True, softcap=2.0, return_attn_probs=True
+    )
+    seen = torch.ones(60, 80).tril(20).bool()
+    turned = (x.transpose(1, 2) for x in given)
+    expected, _, by_definition = define(*turned, seen, bias=bias, softcap=2.0)
+    torch.testing.assert_close(out.transpose(1, 2).double(), expected, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(weights.double(), by_definition, atol=2e-5, rtol=1e-5)
+    arrays_out = flash_dmattn_func(
+        *(x.numpy() for x in given), attn_bias=bias.numpy(), is_causal=True, softcap=2.0
+    )
+    np.testing.assert_allclose(arrays_out, out, atol=1e-6)
+
+
+def test_dropout_of_learned_attention() -> None:
+    torch: Any = pytest.importorskip("torch")
+    importlib.import_module("test_scores").needs("dropout_p")
+    q, k, v = (torch.from_numpy(x) for x in arrays(60, 60))
+    dt_proj, a_coef = torch.randn(2, 32), -torch.ones(2)
+    words: Any = {"keep_window_size": 9, "causal": True}
+    whole, weights = flash_dma_attention(q, k, v, dt_proj, a_coef, return_attn_probs=True, **words)
+    torch.manual_seed(2)
+    out, kept = flash_dma_attention(
+        q, k, v, dt_proj, a_coef, dropout_p=0.5, return_attn_probs=True, **words
+    )
+    torch.testing.assert_close(kept, torch.where(kept == 0, 0.0, 2 * weights))
+    assert not torch.equal(out, whole)
+    torch.manual_seed(2)
+    again = flash_dma_attention(q, k, v, dt_proj, a_coef, dropout_p=0.5, **words)
+    torch.testing.assert_close(again, out)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_dynamic_mask_attention(causal: bool) -> None:
     torch: Any = pytest.importorskip("torch")
@@ -115,14 +155,14 @@ def test_what_is_not_there_is_named() -> None:
         (ValueError, "attn_mask: expected", lambda: flash_dmattn_func(q, k, v, dense[0])),
         (ValueError, "another number", lambda: flash_dmattn_func(q, k, v, dense * 2)),
         (
-            NotImplementedError,
-            "attn_bias: a bias per query",
-            lambda: flash_dmattn_func(q, k, v, attn_bias=np.zeros((1, 1, 60, 80), np.float32)),
+            ValueError,
+            "attn_bias: expected .batch or 1, heads or heads_kv or 1, q_len or 1, kv_len.",
+            lambda: flash_dmattn_func(q, k, v, attn_bias=np.zeros((60, 80), np.float32)),
         ),
         (
-            NotImplementedError,
-            "attn_bias: expected one for each of 2",
-            lambda: flash_dmattn_func(q, k, v, attn_bias=np.zeros((1, 4, 1, 80), np.float32)),
+            ValueError,
+            "attn_bias: expected .*, got .1, 3, 1, 80.",
+            lambda: flash_dmattn_func(q, k, v, attn_bias=np.zeros((1, 3, 1, 80), np.float32)),
         ),
         (
             NotImplementedError,
@@ -131,7 +171,7 @@ def test_what_is_not_there_is_named() -> None:
         ),
         (
             NotImplementedError,
-            "dropout_p: attention has no dropout",
+            "dropout_p: only tensors of PyTorch",
             lambda: flash_dma_attention(q, k, v, dt_proj, a_coef, dropout_p=0.1),
         ),
         (

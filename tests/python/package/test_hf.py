@@ -206,12 +206,10 @@ def test_what_is_not_there_is_named() -> None:
     q = torch.randn(1, 2, 8, 16)
     module = torch.nn.Module()
     forward = hf.attention_forward
-    with pytest.raises(NotImplementedError, match="dropout: attention has none"):
-        forward(module, q, q, q, None, dropout=0.1)
     with pytest.raises(ValueError, match="softcap: expected a number above 0"):
         forward(module, q, q, q, None, softcap=-30.0)
-    with pytest.raises(NotImplementedError, match="s_aux: attention sinks"):
-        forward(module, q, q, q, None, s_aux=torch.zeros(2))
+    with pytest.raises(NotImplementedError, match="indices: keys that the model selects"):
+        forward(module, q, q, q, None, indices=torch.zeros(2))
     with pytest.raises(TypeError, match=r"attention_mask: expected a mask of fdma.hf, got str"):
         forward(module, q, q, q, "causal")
     causal = forward(module, q, q, q, None, is_causal=True)[0]

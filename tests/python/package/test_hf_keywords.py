@@ -37,7 +37,7 @@ def forward(**options: Any) -> Any:
 
 @pytest.mark.parametrize(
     "name",
-    ["block_indices", "indices", "sinks", "s_aux", "position_bias", "cache", "head_mask", "novel"],
+    ["block_indices", "indices", "cache", "head_mask", "novel"],
 )
 def test_keywords_that_would_be_dropped_are_refused(name: str) -> None:
     with pytest.raises(NotImplementedError, match=rf'^{name}: .*attn_implementation="eager"'):
@@ -97,18 +97,10 @@ def deepseek() -> Any:
     )
 
 
-def gpt_oss() -> Any:
-    return transformers.GptOssConfig(
-        **SIZES, **IDS, head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=5,
-        layer_types=["sliding_attention", "full_attention"],
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         pytest.param(deepseek, r'^indices: .*"eager" or "sdpa"', id="DeepSeek V3.2"),
-        pytest.param(gpt_oss, r'^s_aux: .*"eager" or "flex_attention"', id="gpt-oss"),
     ],
 )
 def test_models_with_more_than_a_mask_are_refused(make: Any, message: str) -> None:
@@ -117,26 +109,6 @@ def test_models_with_more_than_a_mask_are_refused(make: Any, message: str) -> No
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with pytest.raises(NotImplementedError, match=message):
         model(prompt())
-
-
-@pytest.mark.parametrize(
-    ("kind", "make", "field"),
-    [
-        ("AutoModel", lambda: transformers.BertConfig(**BERT), "attention_probs_dropout_prob"),
-        ("AutoModelForCausalLM", lambda: transformers.GPT2Config(vocab_size=97), "attn_pdrop"),
-        (
-            "AutoModelForCausalLM",
-            lambda: transformers.LlamaConfig(**SIZES, attention_dropout=0.2),
-            "attention_dropout",
-        ),
-    ],
-)
-def test_dropout_names_the_field_of_the_config(kind: str, make: Any, field: str) -> None:
-    config = make()
-    config._attn_implementation = "fdma"
-    model = getattr(transformers, kind).from_config(config).train()
-    with pytest.raises(NotImplementedError, match=f"^dropout: .* set {field}=0 in the config"):
-        model(prompt(8))
 
 
 @pytest.mark.parametrize(("q_len", "kv_len"), [(8, 8), (1, 8), (5, 9), (9, 5)])

@@ -13,6 +13,7 @@ import fdma
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 nn: Any = importlib.import_module("fdma.nn")
+from test_scores import needs  # noqa: E402
 
 
 def pair(**options: Any) -> tuple[Any, Any]:
@@ -111,14 +112,8 @@ def test_swapped_into_a_transformer() -> None:
 
 
 def test_what_is_not_there_is_named() -> None:
-    _, ours = pair(dropout=0.1)
+    _, ours = pair()
     x = torch.randn(7, 2, 32)
-    ours.train()
-    with pytest.raises(NotImplementedError, match="dropout: attention has none"):
-        ours(x, x, x)
-    ours.eval()
-    with pytest.raises(NotImplementedError, match="attn_mask: only 0 and -inf are added"):
-        ours(x, x, x, attn_mask=torch.randn(7, 7))
     with pytest.raises(ValueError, match="attn_mask: expected"):
         ours(x, x, x, attn_mask=torch.zeros(3, 7, 7, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"need_weights: .* numbers, at most"):
@@ -126,6 +121,43 @@ def test_what_is_not_there_is_named() -> None:
         ours(long, long, long, attn_mask="causal")
     bias = torch.randn(2, 7)
     same(ours(x, x, x, key_padding_mask=bias), pair()[0](x, x, x, key_padding_mask=bias))
+
+
+@pytest.mark.parametrize("shape", [(7, 7), (8, 7, 7)])
+def test_masks_of_any_numbers_are_added(shape: tuple[int, ...]) -> None:
+    needs("bias")
+    theirs, ours = pair()
+    x = torch.randn(7, 2, 32)
+    given = [torch.randn(shape, requires_grad=True) for _ in range(2)]
+    for mask in given:
+        mask.data[..., 3] = -torch.inf
+    given[1].data.copy_(given[0].data)
+    results = [layer(x, x, x, attn_mask=m) for layer, m in zip((theirs, ours), given, strict=True)]
+    same(*results)
+    for (out, weights), mask in zip(results, given, strict=True):
+        (out.square().sum() + weights.square().sum()).backward()
+        assert mask.grad is not None
+    torch.testing.assert_close(given[0].grad, given[1].grad, atol=1e-5, rtol=1e-4)
+    constant = given[0].detach()
+    for _ in range(2):  # the second time it is known that the tensor is no mask
+        same(ours(x, x, x, attn_mask=constant), theirs(x, x, x, attn_mask=constant))
+
+
+def test_dropout_in_training() -> None:
+    needs("dropout_p")
+    _, ours = pair(dropout=0.25)
+    x = torch.randn(40, 2, 32)
+    kept = ours(x, x, x)[1]
+    ours.train()
+    torch.manual_seed(5)
+    out, weights = ours(x, x, x, average_attn_weights=False)
+    torch.manual_seed(5)
+    assert torch.equal(ours(x, x, x, need_weights=False)[0], out)
+    dropped = weights == 0
+    assert 0.2 < float(dropped.float().mean()) < 0.3
+    whole = ours.eval()(x, x, x, average_attn_weights=False)[1]
+    torch.testing.assert_close(weights, torch.where(dropped, 0.0, whole / 0.75))
+    assert bool((kept > 0).all())
 
 
 def test_dynamic_mask_attention() -> None:

@@ -170,7 +170,7 @@ def closed_form(q: Any, k: Any, v: Any, mask: Any, **words: Any) -> Any:
     return plan.run(q, k, v, return_lse=True, **words)
 
 
-WAYS = {
+WAYS: dict[str, Any] = {
     "eager": eager,
     "operators": by_operators,
     "compiled": compiled,
