@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from .attention.call import attention
-from .attention.learned import dynamic_mask_attention
+from .attention.learned import dynamic_mask_attention, select_topk, zoh_scores
 from .attention.weights import check_size
 from .interop.hugging_face import from_hf_mask
 from .masks.block_mask import BlockMask
@@ -207,6 +207,7 @@ class DynamicMaskAttention(torch.nn.Module):  # type: ignore[misc]
     num_heads, num_kv_heads: query heads and KV heads; num_kv_heads is num_heads by default.
     head_dim: the size of a head; embed_dim / num_heads by default.
     keep_window_size: the number of keys that a query keeps.
+    dropout: the probability with which a kept pair is dropped in training.
 
     The parameters are q_proj, k_proj, v_proj, o_proj, dt_proj [num_kv_heads, num_kv_heads *
     head_dim] and a_coef [num_kv_heads]. a_coef starts at 0, so that every score is 1. A kept score
@@ -229,6 +230,7 @@ class DynamicMaskAttention(torch.nn.Module):  # type: ignore[misc]
         head_dim: int | None = None,
         keep_window_size: int = 2048,
         bias: bool = False,
+        dropout: float = 0.0,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
@@ -240,7 +242,7 @@ class DynamicMaskAttention(torch.nn.Module):  # type: ignore[misc]
             raise ValueError(f"embed_dim: expected a multiple of {num_heads}, got {embed_dim}")
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
-        self.keep_window_size = keep_window_size
+        self.keep_window_size, self.dropout = keep_window_size, dropout
         kind = {"device": device, "dtype": dtype}
         inner, kv = num_heads * self.head_dim, num_kv_heads * self.head_dim
         self.q_proj = torch.nn.Linear(embed_dim, inner, bias, **kind)
@@ -264,10 +266,17 @@ class DynamicMaskAttention(torch.nn.Module):  # type: ignore[misc]
         q = self.q_proj(x).unflatten(-1, (self.num_heads, self.head_dim))
         k = self.k_proj(x).unflatten(-1, (self.num_kv_heads, self.head_dim))
         v = self.v_proj(x).unflatten(-1, (self.num_kv_heads, self.head_dim))
-        out = dynamic_mask_attention(
-            *(q, k, v, self.dt_proj.weight, self.a_coef, self.keep_window_size, among),
-            layout="bshd",
-        )
+        learned = self.dt_proj.weight, self.a_coef
+        if self.training and self.dropout:
+            scores = zoh_scores(v, *learned, layout="bshd")
+            lengths = {"q_len": x.shape[1], "heads": self.num_heads}
+            mask = select_topk(scores, self.keep_window_size, among, **lengths)
+            dropped: Any = {"dropout_p": self.dropout, "layout": "bshd"}
+            out = attention(q, k, v, mask, key_bias=scores, **dropped)
+        else:
+            out = dynamic_mask_attention(
+                q, k, v, *learned, self.keep_window_size, among, layout="bshd"
+            )
         return self.o_proj(out.flatten(2))
 
     def extra_repr(self) -> str:
@@ -277,5 +286,6 @@ class DynamicMaskAttention(torch.nn.Module):  # type: ignore[misc]
         >>> fdma.nn.DynamicMaskAttention(16, 2, keep_window_size=4).extra_repr()
         'num_heads=2, num_kv_heads=2, head_dim=8, keep_window_size=4'
         """
-        names = ("num_heads", "num_kv_heads", "head_dim", "keep_window_size")
+        names = ["num_heads", "num_kv_heads", "head_dim", "keep_window_size"]
+        names += ["dropout"] if self.dropout else []
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)

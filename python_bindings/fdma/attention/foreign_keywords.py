@@ -136,6 +136,8 @@ _INSTEAD_OF = {
         "mask": "the plan has its mask; fdma.plan makes one for another mask",
         "scale": "write softmax_scale=",
         "layout": "the plan has its layout; fdma.plan(.., layout=) makes one for another",
+        "return_probabilities": "fdma.attention(.., return_probabilities=True) has them",
+        "return_attn_probs": "fdma.attention(.., return_probabilities=True) has them",
         "seqused_q": "write q_lens=",
         "seqused_k": "write kv_lens=",
         "cache_seqlens": "write kv_lens=",

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .plans import ScorePart
 from .shapes import Extents, checked_softcap, refuse_no_number
 
@@ -35,10 +37,12 @@ class GivenScore(NamedTuple):
 
     def tensors(self) -> tuple[Any, ...]:
         """Everything that may be a tensor, in the order of GIVEN_TENSORS."""
-        relative = self.relative
-        table = relative[0] if isinstance(relative, tuple | list) and relative else None
-        seed = None if isinstance(self.dropout_seed, int | tuple) else self.dropout_seed
-        return self.bias, self.key_bias, self.alibi_slopes, table, self.sinks, seed
+        bias, key_bias, _, slopes, table, sinks, _, _, seed = self
+        if table is not None:
+            table = table[0] if isinstance(table, tuple | list) and table else None
+        if seed is not None and isinstance(seed, int | np.integer | tuple):
+            seed = None
+        return bias, key_bias, slopes, table, sinks, seed
 
 
 class ScoreArguments(NamedTuple):
@@ -257,7 +261,9 @@ def checked_dropout(dropout_p: Any) -> float:
 def seed_and_offset(dropout_seed: Any) -> tuple[int, int]:
     """Two numbers of 64 bits. Signed, as PyTorch's operators have them."""
     pair = dropout_seed if isinstance(dropout_seed, tuple) else (dropout_seed, 0)
-    if len(pair) != 2 or any(isinstance(x, bool) or not hasattr(x, "__index__") for x in pair):
+    if len(pair) != 2 or any(
+        isinstance(x, bool) or not isinstance(x, int | np.integer) for x in pair
+    ):
         raise TypeError(
             "dropout_seed: expected an integer or a pair (seed, offset) of integers, got "
             f"{dropout_seed!r}"

@@ -160,6 +160,25 @@ def test_dropout_in_training() -> None:
     assert bool((kept > 0).all())
 
 
+def test_dropout_of_dynamic_mask_attention() -> None:
+    needs("dropout_p")
+    torch.manual_seed(0)
+    layer = nn.DynamicMaskAttention(32, 4, num_kv_heads=2, keep_window_size=5, dropout=0.5)
+    assert "dropout=0.5" in repr(layer)
+    torch.nn.init.normal_(layer.a_coef)
+    x = torch.randn(2, 20, 32)
+    whole = layer.eval()(x)
+    layer.dropout = 1e-12  # so rare that no pair is dropped, and the same otherwise
+    torch.testing.assert_close(layer.train()(x), whole, atol=1e-5, rtol=1e-5)
+    layer.dropout = 0.5
+    torch.manual_seed(1)
+    out = layer(x)
+    torch.manual_seed(1)
+    assert torch.equal(layer(x), out) and not torch.allclose(out, whole)
+    out.square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in layer.parameters())
+
+
 def test_dynamic_mask_attention() -> None:
     torch.manual_seed(0)
     layer = nn.DynamicMaskAttention(32, 4, num_kv_heads=2, keep_window_size=5)

@@ -387,6 +387,46 @@ def test_compiled_dropout_draws_anew_and_backward_has_the_same_pairs() -> None:
     torch._dynamo.reset()
 
 
+def test_seeds_may_change_in_compiled_calls() -> None:
+    needs("dropout_p")
+    torch._dynamo.reset()
+    q, k, v = tensors()
+
+    def layer(q: Any, seed: Any) -> Any:
+        return attend(q, k, v, SPEC, dropout_p=0.4, dropout_seed=seed)
+
+    compiled: Any = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    with torch._dynamo.config.patch(error_on_recompile=False):
+        for seed in (1, 2):
+            assert torch.equal(compiled(q, seed), layer(q, seed))
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for seed in (3, 4):
+            assert torch.equal(compiled(q, seed), layer(q, seed))
+    torch._dynamo.reset()
+
+
+def test_recorded_programs_draw_anew() -> None:
+    needs("dropout_p")
+
+    class Layer(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, q: Any) -> Any:
+            return attend(q, q, q, "causal", dropout_p=0.4)
+
+    q = tensors()[0]
+    for program in (
+        torch.export.export(Layer(), (q,)).module(),
+        torch.jit.trace(Layer(), (q,), check_trace=False),
+    ):
+        assert not torch.equal(program(q), program(q))
+
+
+def test_a_plan_predicts_its_parts() -> None:
+    needs("bias")
+    q, k, v = tensors()
+    plain, biased = (fdma.plan(SPEC, q=q, k=k, v=v, bias=b) for b in (False, True))
+    assert biased.predict("cpu").time_ms > plain.predict("cpu").time_ms
+
+
 # ---- what PyTorch expects of operators
 
 
