@@ -246,6 +246,18 @@ def test_probabilities(name: str) -> None:
     assert len(pair) == 2 and torch.equal(pair[1], weights)
 
 
+def test_a_graph_ends_before_probabilities() -> None:
+    torch._dynamo.reset()
+    given = tensors()
+
+    def layer(q: Any, k: Any, v: Any) -> Any:
+        return attend(2 * q, k, v, SPEC, return_probabilities=True)[1] + 1
+
+    compiled: Any = torch.compile(layer, backend="aot_eager")
+    torch.testing.assert_close(compiled(*given), layer(*given))
+    torch._dynamo.reset()
+
+
 def test_probabilities_are_of_the_drawn_pairs() -> None:
     needs("dropout_p")
     q, k, v = tensors()
