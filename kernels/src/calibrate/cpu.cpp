@@ -332,9 +332,8 @@ class Calibration {
     const AttentionShape shape =
         calibration_shape(mask, kernel.dtype, kernel.head_dim, std::max(kMinHeads, num_threads_));
     const bool is_backward = kernel.direction == Direction::backward;
-    const BackendTraits& traits = Backend(Backend::cpu).traits();
     std::vector<MeasuredPart> parts =
-        measured_parts(is_backward ? traits.backward_score : traits.forward_score);
+        measured_parts(Backend::cpu.traits(), kernel.direction, kernel.head_dim);
     parts.insert(parts.begin(), MeasuredPart{});  // without any
     if (is_backward) parts.push_back({{}, &KernelCosts::correction_share});
     std::vector<Workload> workloads;

@@ -49,6 +49,17 @@ std::vector<MeasuredPart> measured_parts(const ScoreSpec& computed) {
   return parts;
 }
 
+std::vector<MeasuredPart> measured_parts(const BackendTraits& traits, Direction direction,
+                                         std::int32_t head_dim) {
+  ScoreSpec computed =
+      direction == Direction::forward ? traits.forward_score : traits.backward_score;
+  if (head_dim > traits.max_place_head_dim) {
+#define FDMA_SCORE_PART(name, meaning) computed.name = computed.name && !traits.place_score.name;
+#include "fdma/formats/score_parts.def"
+  }
+  return measured_parts(computed);
+}
+
 std::int64_t part_numbers(const AttentionShape& shape) {
   return std::max<std::int64_t>(shape.heads_q, kTableSize);
 }

@@ -10,6 +10,7 @@
 #include "fdma/formats/score_spec.hpp"
 #include "fdma/kernels/attention.hpp"
 #include "fdma/kernels/attention_backward.hpp"
+#include "fdma/kernels/backends.hpp"
 #include "fdma/kernels/device_profile.hpp"
 
 namespace fdma {
@@ -21,6 +22,9 @@ struct MeasuredPart {
 };
 /// Those of the parts with a share that a backend computes (BackendTraits).
 std::vector<MeasuredPart> measured_parts(const ScoreSpec& computed);
+/// Those that a backend computes with heads of that size.
+std::vector<MeasuredPart> measured_parts(const BackendTraits& traits, Direction direction,
+                                         std::int32_t head_dim);
 
 inline constexpr std::int64_t kMeasuredLeft = 128;  ///< relative has 2 * 128 + 1 distances
 inline constexpr float kMeasuredSoftcap = 30;

@@ -238,9 +238,7 @@ class KernelCalibration {
 
   /// A call of all pairs without a score, and one for each part.
   Result<void> add_part_calls(DType dtype, std::int32_t head_dim, std::int32_t heads) {
-    const BackendTraits& traits = Backend(Backend::sm90).traits();
-    parts_ = measured_parts(direction_ == Direction::forward ? traits.forward_score
-                                                             : traits.backward_score);
+    parts_ = measured_parts(Backend::sm90.traits(), direction_, head_dim);
     parts_.insert(parts_.begin(), MeasuredPart{});
     const BlockMask mask = share_masks().front();
     for (const MeasuredPart& part : parts_) {

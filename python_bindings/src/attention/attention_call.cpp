@@ -146,11 +146,11 @@ void fill_gradients(const AttentionShape& shape, const BackwardTensors& tensors,
 // where a gradient is not wanted, or None.
 void set_score_gradients(BackwardTensors& tensors, nb::handle given, const Place& place) {
   if (given.is_none()) return;
-  if (!PyTuple_Check(given.ptr()) || PyTuple_GET_SIZE(given.ptr()) != 4) {
+  if (!PyTuple_Check(given.ptr()) || PyTuple_Size(given.ptr()) != 4) {
     throw nb::type_error("dscore: expected None or (dkey_bias, dbias, drelative, dsinks)");
   }
   const auto set = [&](Py_ssize_t i, const char* name, MutableTensorView& view) {
-    const nb::handle object = PyTuple_GET_ITEM(given.ptr(), i);
+    const nb::handle object = PyTuple_GetItem(given.ptr(), i);
     if (!object.is_none()) view = written(name, object, kAnyRank, place);
   };
   set(0, "dkey_bias", tensors.dkey_bias);

@@ -28,13 +28,13 @@ GivenScore::GivenScore(nb::handle given) : given_(given) {
   if (!PyTuple_Check(given.ptr())) {
     throw nb::type_error("score: expected None or a tuple of the fields of ScoreArguments");
   }
-  size_ = static_cast<std::size_t>(PyTuple_GET_SIZE(given.ptr()));
+  size_ = static_cast<std::size_t>(PyTuple_Size(given.ptr()));
   if (size_ > kNumFields) throw nb::type_error("score: more fields than ScoreArguments has");
 }
 
 nb::handle GivenScore::at(std::size_t field) const {
   if (field >= size_) return Py_None;
-  return PyTuple_GET_ITEM(given_.ptr(), static_cast<Py_ssize_t>(field));
+  return PyTuple_GetItem(given_.ptr(), static_cast<Py_ssize_t>(field));
 }
 
 void GivenScore::set_numbers(CallScore& score) const {
