@@ -11,7 +11,8 @@ constexpr ScoreSpec kScore{.softcap = true,
                            .bias = true,
                            .alibi = true,
                            .relative_table = true,
-                           .sink = true};
+                           .sink = true,
+                           .dropout = true};
 
 }  // namespace
 
@@ -27,7 +28,7 @@ const BackendTraits& traits() {
       .max_gather_head_dim = 128,
       .forward_score = kScore,
       .backward_score = kScore,
-      .place_score = {.bias = true, .alibi = true, .relative_table = true},
+      .place_score = {.bias = true, .alibi = true, .relative_table = true, .dropout = true},
       .max_place_head_dim = 128,
       .bitmap_order = BitmapOrder::thread_fragments,
       .packs_heads = true,

@@ -11,6 +11,7 @@ struct KeyBiasScore;
 struct SoftcapScore;
 struct PartsScore;
 struct NoWeight;
+struct DropoutWeight;
 
 /// The numbers of a call from which a score makes its arguments.
 struct ScoreNumbers {

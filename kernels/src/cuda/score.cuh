@@ -31,6 +31,8 @@
 //
 // A weight has
 //   kNeedsPlaces
+//   kDrops        it drops pairs by chance and multiplies the others by one number. The kernels then
+//                 keep a bit of each cell in place of a call of weighted (dropout.cuh)
 //   weighted(value, place)      linear in `value`, which is a probability on its way to V and dV,
 //                 or the gradient of a weighted probability on its way to dS
 //
@@ -141,7 +143,7 @@ __device__ __forceinline__ float slope_in(float weight) {
 }
 
 struct NoWeight {
-  static constexpr bool kNeedsPlaces = false;
+  static constexpr bool kNeedsPlaces = false, kDrops = false;
 
   template <class Place>
   __device__ __forceinline__ static float weighted(float value, const Place&) {

@@ -355,7 +355,10 @@ Result<AttentionPlan> plan_here(const BlockMask& mask, const AttentionShape& sha
   FDMA_TRY_VOID(check_support(shape, score, asked));
   FDMA_TRY_VOID(check_mask(mask, shape));
   PlanOptions options = asked;
-  if (place_parts(score, asked.backend.traits()) != ScoreSpec{}) options.columns = ColumnMode::scan;
+  const ScoreSpec parts = place_parts(score, asked.backend.traits());
+  if (parts != ScoreSpec{}) options.columns = ColumnMode::scan;
+  // Rows 8 apart in a tile are then queries 8 apart of one head.
+  if (parts.dropout) options.pack = PackMode::never;
   try {
     if (options.form == PlanForm::parametric) {
       return closed_form_plan_of(mask, shape, score, options);

@@ -81,7 +81,7 @@ TEST_F(CalibrateSm90, MeasuresTheSharesOfGradients) {
 }
 
 TEST_F(CalibrateSm90, MeasuresTheSharesOfPartsOfAScore) {
-  const BackendTraits& traits = Backend(Backend::sm90).traits();
+  const BackendTraits& traits = Backend::sm90.traits();
   for (const Direction direction : {Direction::forward, Direction::backward}) {
     options_.directions = {direction};
     const Result<DeviceProfile> profile = calibrate(options_);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "attention_reference.hpp"
+#include "call/dropout_bits.hpp"
 
 namespace fdma::gpu_test {
 namespace {
@@ -88,12 +89,13 @@ void PartTensor::fetch() {
 
 std::string to_string(const PartsChoice& choice) {
   return fmt::format(
-      "{} dim {} heads {}/{} softcap {}{} bias {} {} alibi {} relative {} sinks {}{}{}{} delta {} "
-      "columns {} form {}",
+      "{} dim {} heads {}/{} softcap {}{} bias {} {} alibi {} relative {} sinks {} dropout "
+      "{}{}{}{} "
+      "delta {} columns {} form {}",
       fdma::to_string(choice.dtype), choice.head_dim, choice.heads_q, choice.heads_kv,
       choice.softcap, choice.has_key_bias ? " key_bias" : "", choice.bias,
       fdma::to_string(choice.bias_dtype), choice.alibi, choice.relative, choice.sinks,
-      choice.has_dlse ? " dlse" : "", choice.wants_out_low ? " out_low" : "",
+      choice.dropout.rate, choice.has_dlse ? " dlse" : "", choice.wants_out_low ? " out_low" : "",
       choice.deterministic ? " deterministic" : "", static_cast<int>(choice.delta_source),
       to_string(choice.columns), to_string(choice.form));
 }
@@ -114,6 +116,7 @@ PartsCase::PartsCase(GpuFixture& fixture, const testing::MaskCase& mask, PartsCh
       mask_(mask),
       choice_(std::move(choice)),
       shape_(testing::shape_for(mask.mask, choice_.batch, choice_.heads_q, choice_.heads_kv)),
+      seeds_(fixture, {choice_.dropout.seed, choice_.dropout.offset}),
       seed_(choice_.seed * 100) {
   shape_.head_dim = shape_.head_dim_v = choice_.head_dim;
   shape_.q_dtype = shape_.k_dtype = shape_.v_dtype = shape_.out_dtype = choice_.dtype;
@@ -148,6 +151,7 @@ ScoreSpec PartsCase::score() const {
   score.alibi = alibi_ != nullptr;
   score.relative_table = relative_ != nullptr;
   score.sink = sinks_ != nullptr;
+  score.dropout = choice_.dropout.rate > 0;
   return score;
 }
 
@@ -197,6 +201,12 @@ PartsCase::Reference PartsCase::reference() const {
   const auto add_at = [](std::vector<double>& to, const PartTensor& tensor,
                          std::initializer_list<std::int64_t> indices, double value) {
     to[static_cast<std::size_t>(tensor.offset(indices))] += value;
+  };
+  DropoutBits dropout = dropout_bits_of_rate(choice_.dropout.rate);
+  dropout.set_seed(choice_.dropout.seed, choice_.dropout.offset);
+  const auto weight_of = [&](std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t k) {
+    const auto head = static_cast<std::uint32_t>(b * choice_.heads_q + h);
+    return dropout.keeps(head, q, k) ? 1 / (1 - choice_.dropout.rate) : 0.0;
   };
   const std::int64_t group_size = shape_.group_size();
   // The index along the head axis of a bias.
@@ -257,9 +267,10 @@ PartsCase::Reference PartsCase::reference() const {
         for (std::size_t j = 0; j < keys.size(); ++j) {
           const std::size_t k_at = row_of(*k_, b, keys[j], g);
           p.push_back(std::exp(logits[j] - largest) / total);
-          dp.push_back(dot(dout, &v_->values()[k_at]));
-          add(&results.out[q_at], p[j], &v_->values()[k_at]);
-          add(&results.dv[k_at], p[j], dout);
+          const double weight = weight_of(b, h, i, keys[j]);
+          dp.push_back(weight * dot(dout, &v_->values()[k_at]));
+          add(&results.out[q_at], weight * p[j], &v_->values()[k_at]);
+          add(&results.dv[k_at], weight * p[j], dout);
           delta += p[j] * dp[j];
         }
         const double dlse = dlse_ == nullptr ? 0 : dlse_->at({b, h, i});
@@ -289,6 +300,16 @@ PartsCase::Reference PartsCase::reference() const {
   return results;
 }
 
+Dropout PartsCase::call_dropout() const {
+  Dropout dropout = choice_.dropout;
+  if (choice_.seeds_on_device) {
+    dropout.seed_at = static_cast<const std::uint64_t*>(seeds_.data());
+    dropout.offset_at = dropout.seed_at + 1;
+    dropout.seed = dropout.offset = 0;
+  }
+  return dropout;
+}
+
 std::string PartsCase::forward_error() {
   plan_ = std::make_unique<AttentionPlan>(make_plan_for(Direction::forward));
   AttentionTensors tensors;
@@ -306,6 +327,7 @@ std::string PartsCase::forward_error() {
   AttentionOptions options;
   options.softcap = choice_.softcap;
   options.relative_left = choice_.relative_left;
+  options.dropout = call_dropout();
   for (PartTensor* each : {out_.get(), lse_.get(), out_low_.get()}) {
     if (each != nullptr) each->poison();
   }
@@ -358,6 +380,7 @@ std::string PartsCase::backward_error() {
   BackwardOptions options;
   options.softcap = choice_.softcap;
   options.relative_left = choice_.relative_left;
+  options.dropout = call_dropout();
   options.deterministic = choice_.deterministic;
   options.delta_source = choice_.delta_source;
   const Reference expected = reference();

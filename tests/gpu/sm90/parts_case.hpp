@@ -1,5 +1,5 @@
 // Attention calls with parts of a score besides softcap and key bias, with their reference in float64:
-// biases of pairs, slopes, relative tables, sinks.
+// biases of pairs, slopes, relative tables, sinks, dropout.
 #pragma once
 
 #include <cstdint>
@@ -63,6 +63,8 @@ struct PartsChoice {
   std::vector<std::int64_t> sinks = {};  ///< [heads_q] or [batch, heads_q, q_len]
   DType sinks_dtype = DType::float32;
   double sinks_scale = 1;
+  Dropout dropout = {};
+  bool seeds_on_device = false;  ///< the call reads them from memory
   bool has_dlse = true;
   bool wants_out_low = false;
   bool deterministic = false;
@@ -99,6 +101,7 @@ class PartsCase {
   struct Reference;
 
   ScoreSpec score() const;
+  Dropout call_dropout() const;
   AttentionPlan make_plan_for(Direction direction) const;
   Reference reference() const;
   using Owned = std::unique_ptr<PartTensor>;
@@ -109,6 +112,7 @@ class PartsCase {
   PartsChoice choice_;
   AttentionShape shape_;
   std::unique_ptr<AttentionPlan> plan_;
+  testing::FixtureArray<std::uint64_t> seeds_;
   std::uint64_t seed_;
   Owned q_, k_, v_, dout_, out_, out_low_, lse_, dlse_, dq_, dk_, dv_;
   // Null where the call does not have the part.

@@ -1,5 +1,5 @@
-// Tests terms of pairs on the GPU: biases, slopes of distances and tables of distances, forward and
-// backward, alone and together, by tiles and closed forms.
+// Tests terms of pairs and dropout on the GPU: biases, slopes of distances, tables of distances and
+// pairs that are dropped, forward and backward, alone and together, by tiles and closed forms.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -227,6 +227,55 @@ TEST(PairTerms, HaveGradientsOfTheSameBitsOrSayThatTheyHaveNot) {
   PartsCase table(fixture, mask, choice);
   ASSERT_EQ(table.forward_error(), "");
   EXPECT_THROW(static_cast<void>(table.backward_error()), std::runtime_error);
+}
+
+TEST(DropoutOnGpu, DropsThePairsOfItsDefinition) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuFixture fixture;
+  const MaskCase masks[] = {band_case(), full_case(257, 333), full_case(3, 1000)};
+  int count = 0;
+  for (const MaskCase& mask : masks) {
+    for (const DType dtype : {DType::bfloat16, DType::float16}) {
+      for (const double rate : {0.1, 0.5, 0.9}) {
+        PartsChoice choice = choice_of(dtype, count % 2 == 0 ? 128 : 64);
+        choice.dropout = {rate, 0x123456789abcdefULL, 0x100000004ULL};
+        choice.seeds_on_device = count % 3 == 0;
+        choice.deterministic = count % 4 == 1;
+        if (count % 2 == 1) choice.delta_source = DeltaSource::output;
+        expect_accurate(fixture, mask, choice);
+        ++count;
+      }
+    }
+  }
+}
+
+TEST(DropoutOnGpu, JoinsOtherParts) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuFixture fixture;
+  const MaskCase mask = band_case();
+  for (int parts = 1; parts < 32; parts += 3) {
+    PartsChoice choice = choice_of(DType::bfloat16, 128);
+    choice.dropout = {0.2, 7, 12};
+    if ((parts & 1) != 0) choice.bias = {2, 4, kQLen, kKvLen};
+    if ((parts & 2) != 0) choice.alibi = {4};
+    if ((parts & 4) != 0) choice.relative = {4, 65}, choice.relative_left = 40;
+    if ((parts & 8) != 0) choice.sinks = {4};
+    choice.has_key_bias = (parts & 16) != 0;
+    expect_accurate(fixture, mask, choice);
+  }
+}
+
+TEST(DropoutOnGpu, FollowsClosedForms) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuFixture fixture;
+  for (const ParametricMask& form : testing::plain_forms(300, 700)) {
+    MaskCase mask = testing::case_at_call("form", form, {{300, 700}});
+    mask.mask = testing::block_mask_of(form);
+    PartsChoice choice = choice_of(DType::bfloat16, 128);
+    choice.form = PlanForm::parametric;
+    choice.dropout = {0.3, 1, 4};
+    expect_accurate(fixture, mask, choice);
+  }
 }
 
 }  // namespace

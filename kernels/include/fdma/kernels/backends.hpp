@@ -72,7 +72,8 @@ struct BackendTraits {
   ScoreSpec forward_score = {};   ///< the parts of a score that its forward calls compute
   ScoreSpec backward_score = {};  ///< the same of its backward calls, with their gradients
   /// Parts that depend on the place of a pair. A plan for one of them has tiles in the order of the
-  /// keys alone: no kv index lists, no permutation, no kv worklist. A softcap does not join them.
+  /// keys alone: no kv index lists, no permutation, no kv worklist, and with dropout no packed heads.
+  /// A softcap does not join them.
   ScoreSpec place_score = {};
   std::int32_t max_place_head_dim = kMaxHeadDim;  ///< head sizes up to which it computes them
 

@@ -36,24 +36,24 @@ namespace {
 constexpr const char* kWithoutOrder =
     "deterministic: the plan was prepared without an order; set PrepareOptions::deterministic";
 
-template <class T, class Score, class Reader, int kDim>
+template <class T, class Score, class Reader, int kDim, class Weight = NoWeight>
 constexpr BackwardKernel kernel() {
   constexpr int kStepQueries = BackwardLayout<kDim, kDim>::kStepQueries;
   // The shifts' kernel is general.
   using ShiftScore = std::conditional_t<std::is_same_v<Score, LinearScore>, KeyBiasScore, Score>;
   constexpr auto kShifts =
-      launch_backward<T, ShiftScore, NoWeight, Reader, Gradients::shifts, kDim, kDim>;
+      launch_backward<T, ShiftScore, Weight, Reader, Gradients::shifts, kDim, kDim>;
   if constexpr (kDim > 128) {
     return {kDim,
             kStepQueries,
             kShifts,
-            {launch_backward<T, Score, NoWeight, Reader, Gradients::values, kDim, kDim>,
-             launch_backward<T, Score, NoWeight, Reader, Gradients::keys, kDim, kDim>}};
+            {launch_backward<T, Score, Weight, Reader, Gradients::values, kDim, kDim>,
+             launch_backward<T, Score, Weight, Reader, Gradients::keys, kDim, kDim>}};
   } else {
     return {kDim,
             kStepQueries,
             kShifts,
-            {launch_backward<T, Score, NoWeight, Reader, Gradients::all, kDim, kDim>, nullptr}};
+            {launch_backward<T, Score, Weight, Reader, Gradients::all, kDim, kDim>, nullptr}};
   }
 }
 
@@ -75,6 +75,12 @@ constexpr BackwardKernel kPartsKernels[] = {
 #include "sm90/instances.def"
 };
 
+template <class T>
+constexpr BackwardKernel kDropoutKernels[] = {
+#define FDMA_SM90_DROPOUT_BACKWARD(dim) kernel<T, PartsScore, KeyTiles, dim, DropoutWeight>(),
+#include "sm90/instances.def"
+};
+
 // What the planner takes for the head sizes of the kernels.
 template <std::size_t kCount>
 constexpr bool have_dims(const BackwardKernel (&kernels)[kCount], const int (&dims)[kCount]) {
@@ -83,7 +89,8 @@ constexpr bool have_dims(const BackwardKernel (&kernels)[kCount], const int (&di
 }
 static_assert(have_dims(kKernels<__half, LinearScore, KeyTiles>, kBackwardDims) &&
               have_dims(kSoftcapKernels<__half, KeyTiles>, kSoftcapBackwardDims) &&
-              have_dims(kPartsKernels<__half>, kPartsBackwardDims));
+              have_dims(kPartsKernels<__half>, kPartsBackwardDims) &&
+              have_dims(kDropoutKernels<__half>, kPartsBackwardDims));
 
 template <class T, class Score>
 std::span<const BackwardKernel> kernels_for(bool has_worklist) {
@@ -103,9 +110,10 @@ const BackwardKernel& kernel_for(int dim, const CheckedBackwardCall& call, bool 
                                  bool has_worklist) {
   const bool is_linear = call.key_bias.data == nullptr && call.scale_log2 > 0.0f &&
                          (!is_ordered || dim <= kMaxBulkDim);
-  // Plans for terms of pairs have no worklists.
+  // Plans for terms of pairs and for dropout have no worklists.
   const std::span<const BackwardKernel> kernels =
-      has_pair_terms(call)   ? std::span<const BackwardKernel>(kPartsKernels<T>)
+      call.dropout.rate > 0  ? std::span<const BackwardKernel>(kDropoutKernels<T>)
+      : has_pair_terms(call) ? std::span<const BackwardKernel>(kPartsKernels<T>)
       : call.softcap != 0.0f ? softcap_kernels_for<T>(has_worklist)
       : is_linear            ? kernels_for<T, LinearScore>(has_worklist)
                              : kernels_for<T, KeyBiasScore>(has_worklist);
@@ -157,6 +165,7 @@ void set_gradients(const CheckedBackwardCall& call, const AttentionShape& shape,
   params.head_dim = shape.head_dim;
   params.head_dim_v = shape.head_dim_v;
   params.dkey_bias = call.dkey_bias;
+  params.dropout = dropout_params(call.dropout, shape.heads_q);
 }
 
 QueryParams query_params(const CheckedBackwardCall& call, const AttentionShape& shape,

@@ -21,6 +21,7 @@
 
 #include <cstdint>
 
+#include "cuda/dropout.cuh"
 #include "cuda/gradient_rows.cuh"
 #include "cuda/mask_fragments.cuh"
 #include "cuda/score.cuh"
@@ -232,8 +233,22 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p,
     const CellPlace& first = first_places[i];
     return CellPlace{first.batch, first.head, first.query + column, first.key};
   };
+  // Of the cells of the step in hand, where a weight drops some (find_kept).
+  [[maybe_unused]] DropoutWeight::Bits<kQueries> kept = {};
   const auto weighted = [&](float x, int i, int column) {
-    return Weight::weighted(x, [&] { return cell_place(i, column); });
+    if constexpr (Weight::kDrops) {
+      return Weight::template is_kept<kQueries>(kept, i, column) ? x : 0.0f;
+    } else {
+      return Weight::weighted(x, [&] { return cell_place(i, column); });
+    }
+  };
+  // The gradient of a weight less `delta`.
+  const auto less_delta = [&](float x, float delta) {
+    if constexpr (Weight::kDrops) {
+      return fmaf(x, p.dropout.bits.factor, -delta);
+    } else {
+      return x - delta;
+    }
   };
   // Starts copying this warp's rows of K and V of the tile group.
   [[maybe_unused]] const auto bring_keys = [&] {
@@ -458,6 +473,9 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p,
         for (float& x : s) x = ptx::exp2_approx(x);
       }
       if (!Score::kIsLinear && step.y != 0) apply_fragments<kQueries / 2>(s, word0, word1, 0.0f);
+      if constexpr (Weight::kDrops) {
+        Weight::template find_kept<true, kQueries>(p.dropout, cells_of(0), kept);
+      }
       std::uint32_t probabilities[kQueries / 16][4], scores[kQueries / 16][4];
       if constexpr (kHasValues && (!kPacksLate || !kHasKeys)) {
 #pragma unroll
@@ -475,6 +493,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p,
 #pragma unroll
         for (int at = 0; at < kQueries / 2; ++at) {
           dp[at] = weighted(dp[at], at / 2 % 2, at / 4 * 8 + at % 2);
+          if constexpr (Weight::kDrops) dp[at] *= p.dropout.bits.factor;
         }
         add_up_rows(stage, step.z, s, dp);
       }
@@ -500,8 +519,9 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p,
             const auto times = [](float weight, float x) {
               return kKeepsSlopes ? ptx::multiply_ftz(weight, x) : weight * x;
             };
-            const float a = times(s[2 * at], weighted(dp[2 * at], i, 8 * j) - delta.x),
-                        b = times(s[2 * at + 1], weighted(dp[2 * at + 1], i, 8 * j + 1) - delta.y);
+            const float a = times(s[2 * at], less_delta(weighted(dp[2 * at], i, 8 * j), delta.x)),
+                        b = times(s[2 * at + 1],
+                                  less_delta(weighted(dp[2 * at + 1], i, 8 * j + 1), delta.y));
             if constexpr (Score::kAddsKeyBias) {
               bias_sum[i] += a;
               bias_sum[i] += b;
@@ -644,8 +664,9 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p,
                                        key, kv_len, 0, p.head_dim, lane);
       }
       if constexpr (kHasValues) {
-        store_gradient_rows<T, kDimV>(p.dv, p.dv.strides.head_offset(batch, kv_head), dv, 1.0f, key,
-                                      kv_len, 0, p.head_dim_v, lane);
+        store_gradient_rows<T, kDimV>(p.dv, p.dv.strides.head_offset(batch, kv_head), dv,
+                                      factor_of_kept<Weight>(p.dropout), key, kv_len, 0,
+                                      p.head_dim_v, lane);
       }
       if constexpr (Score::kAddsKeyBias && kHasKeys) {
         const float2 sums = load_pair(bias_sums());

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "call/strided_views.hpp"
+#include "cuda/dropout_params.hpp"
 #include "cuda/query_places.hpp"
 #include "cuda/rows_view.hpp"
 #include "fdma/kernels/kv_worklist.hpp"
@@ -88,6 +89,7 @@ struct BackwardParams {
   bool walks_down;            ///< walks work tiles from the last query tile to the first
   KvWorklistArrays worklist;  ///< read only by the kernels over worklist keys, which read no plan
   ZeroFill zero_fill;
+  DropoutParams dropout;
 };
 
 /// What a launch of the main kernel computes.

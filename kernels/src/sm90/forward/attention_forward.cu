@@ -25,10 +25,10 @@
 namespace fdma::sm90 {
 namespace {
 
-template <class T, class Score, class Reader, int kDimQk, int kDimV>
+template <class T, class Score, class Reader, int kDimQk, int kDimV, class Weight = NoWeight>
 constexpr ForwardKernel kernel() {
   return {kDimQk, kDimV, ForwardLayout<kDimQk, kDimV>::kStepKeys,
-          launch_forward<T, Score, NoWeight, Reader, kDimQk, kDimV>};
+          launch_forward<T, Score, Weight, Reader, kDimQk, kDimV>};
 }
 
 template <class T, class Score>
@@ -64,6 +64,13 @@ constexpr ForwardKernel kPartsKernels[] = {
 #include "sm90/instances.def"
 };
 
+template <class T>
+constexpr ForwardKernel kDropoutKernels[] = {
+#define FDMA_SM90_DROPOUT_FORWARD(dim_qk, dim_v) \
+  kernel<T, PartsScore, ContiguousKeys, dim_qk, dim_v, DropoutWeight>(),
+#include "sm90/instances.def"
+};
+
 template <class T, class Score>
 std::span<const ForwardKernel> kernels_for(bool is_gathering) {
   if (is_gathering) return kGatherKernels<T, Score>;
@@ -72,7 +79,9 @@ std::span<const ForwardKernel> kernels_for(bool is_gathering) {
 
 template <class T>
 std::span<const ForwardKernel> kernels_for(const CheckedCall& call, bool is_gathering) {
-  if (has_pair_terms(call)) return kPartsKernels<T>;  // their plans gather nothing
+  // Plans for these gather nothing.
+  if (call.dropout.rate > 0) return kDropoutKernels<T>;
+  if (has_pair_terms(call)) return kPartsKernels<T>;
   if (call.softcap != 0.0f) {
     if (is_gathering) return kSoftcapGatherKernels<T>;
     return kSoftcapKernels<T>;
@@ -118,6 +127,7 @@ Result<void> set_tensors(const CheckedCall& call, const DevicePlan& plan, int st
   params.key_bias = call.key_bias;
   params.scale_log2 = call.scale_log2;
   params.sinks = call.sinks;
+  params.dropout = dropout_params(call.dropout, plan.shape.heads_q);
   params.lengths = {call.q_lens, call.kv_lens, call.cu_seqlens, call.cu_seqlens_batch_stride,
                     call.num_borders};
   return {};

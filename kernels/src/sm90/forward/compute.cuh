@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/dropout.cuh"
 #include "cuda/out_low.cuh"
 #include "cuda/pair_values.cuh"
 #include "cuda/quad_transpose.cuh"
@@ -382,8 +383,14 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p,
     const CellPlace& first = first_places[i];
     return CellPlace{first.batch, first.head, first.query, first.key + column};
   };
+  // Of the cells of the step in hand, where a weight drops some (find_kept).
+  [[maybe_unused]] DropoutWeight::Bits<kStepKeys> kept = {};
   const auto weighted = [&](float x, int i, int column) {
-    return Weight::weighted(x, [&] { return cell_place(i, column); });
+    if constexpr (Weight::kDrops) {
+      return Weight::template is_kept<kStepKeys>(kept, i, column) ? x : 0.0f;
+    } else {
+      return Weight::weighted(x, [&] { return cell_place(i, column); });
+    }
   };
   const auto wait_for_mask = [&] {
     ptx::mbarrier_wait(base + Layout::kMaskFull + 8 * slots.stage, slots.phase,
@@ -442,6 +449,9 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p,
       if (Score::kAddsKeyBias && is_last_of_tile()) release_mask();
     }
     if (is_masked) apply_fragments(scores, word0, word1);
+    if constexpr (Weight::kDrops) {
+      Weight::template find_kept<false, kStepKeys>(p.dropout, cells_of(0), kept);
+    }
   };
   const auto softmax = [&] {
     finish_scores(kAllKeys);
@@ -591,6 +601,10 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p,
       const BroadcastTile work_tile = read_work_tile(slot_before);
       if (work_tile.partial == kWholeRow)
         leave_out_sinks<T>(p, work_tile, lse, inverse, group, own_thread());
+    }
+    if constexpr (Weight::kDrops) {
+      inverse[0] *= p.dropout.bits.factor;
+      inverse[1] *= p.dropout.bits.factor;
     }
     normalize(out, inverse);
     if constexpr (kIsCrowded) {

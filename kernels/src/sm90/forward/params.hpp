@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "call/strided_views.hpp"
+#include "cuda/dropout_params.hpp"
 #include "cuda/key_rows.hpp"
 #include "cuda/partials.hpp"
 #include "cuda/plan_arrays.hpp"
@@ -51,6 +52,7 @@ struct ForwardParams {
   const float* permuted_bias;  ///< [batch, heads_kv, max_permuted_keys]
   std::int64_t max_permuted_keys;
   PairValues<const void> sinks;  ///< or null: a value of each row, float32 or of q's type
+  DropoutParams dropout;
 };
 
 /// The keys of the last index tile of a kv index list are copied by this many at a time

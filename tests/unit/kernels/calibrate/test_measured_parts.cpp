@@ -59,7 +59,7 @@ TEST(MeasuredParts, HaveTensorsAndNumbersOfTheirOwnAlone) {
 }
 
 TEST(Calibrate, MeasuresTheSharesOfPartsThatTheCpuComputes) {
-  const BackendTraits& traits = Backend(Backend::cpu).traits();
+  const BackendTraits& traits = Backend::cpu.traits();
   for (const Direction direction : {Direction::forward, Direction::backward}) {
     CalibrateOptions options;
     options.directions = {direction};
