@@ -14,7 +14,7 @@ using gpu_test::PolicyCase;
 using gpu_test::PolicyErrors;
 
 struct EvenPairs {
-  static constexpr bool kNeedsPlaces = true;
+  static constexpr bool kNeedsPlaces = true, kDrops = false;
 
   template <class Place>
   __device__ __forceinline__ static float weighted(float value, const Place& place) {
