@@ -23,8 +23,9 @@ struct IndexedKeys;
 
 /// Launches the kernel for element type T and the policies Score, Weight (cuda/score.cuh) and
 /// Reader (kv_reader.cuh), for head_dim up to kDimQk and head_dim_v up to kDimV; columns beyond the
-/// tensors' are zeros. KeyBiasScore takes a key bias and any scale, SoftcapScore the same and a cap.
-/// LinearScore needs a positive scale and is faster. IndexedKeys runs plans with kv index lists.
+/// tensors' are zeros. KeyBiasScore takes a key bias and any scale, SoftcapScore the same and a cap,
+/// PartsScore the same as KeyBiasScore and terms of pairs; DropoutWeight drops pairs. LinearScore
+/// needs a positive scale and is faster. IndexedKeys runs plans with kv index lists.
 template <class T, class Score, class Weight, class Reader, int kDimQk, int kDimV>
 cudaError_t launch_forward(const ForwardParams& params, const ScoreNumbers& numbers, int num_blocks,
                            cudaStream_t stream);
