@@ -150,7 +150,7 @@ def expected(
 
 
 B, Q, K, H, H_KV = 2, 37, 50, 4, 2
-EXTENTS = {
+EXTENTS: dict[str, dict[str, tuple[int, ...]]] = {
     "key_bias": {"key_bias": (B, H_KV, K)},
     "bias": {"bias": (B, H, Q, K)},
     "bias for all elements and rows": {"bias": (1, H_KV, 1, K)},
