@@ -624,27 +624,46 @@ void TileNumbers::Worker::tables(const Step& step, const Operand* operands, std:
   const std::int64_t stride = step.num_children == 2 ? table.extents[1] : 1;
   const auto* bytes = static_cast<const std::uint8_t*>(table.data);
   for (std::size_t i = 0; i < count; ++i) {
-    const Number& row = a.at(i);
-    const Number& column = b.at(i);
-    // A memo has numbers of boolean tables only.
-    if (row.id == memo.ids[0] && column.id == memo.ids[1] && row.id != kNoId &&
-        row.base >= memo.first[0] && row.base <= memo.last[0] && column.base >= memo.first[1] &&
-        column.base <= memo.last[1]) {
-      const std::uint8_t* entries = bytes + row.base * stride + column.base;
-      std::size_t bits = 0;
-      const auto read = [&](std::size_t e) {
-        bits |= std::size_t{entries[memo.offsets[e]] != 0} << e;
-      };
-      if (memo.number_of.size() == 16) {  // two entries by two
-        for (std::size_t e = 0; e < 4; ++e) read(e);
-      } else {
-        for (std::size_t e = 0; (std::size_t{1} << e) < memo.number_of.size(); ++e) read(e);
-      }
-      out[i] = {0, memo.number_of[bits]};
-      if (out[i].id != kNoId) continue;
-    }
-    out[i] = table_number(step, row, column, memo);
+    i = known_tables(memo, bytes, stride, a, b, i, count, out);
+    if (i < count) out[i] = table_number(step, a.at(i), b.at(i), memo);
   }
+}
+
+// Numbers tiles from `i` on while the memo has them, and returns the first one that it has not. A
+// memo has numbers of boolean tables only.
+std::size_t TileNumbers::Worker::known_tables(const TableMemo& memo, const std::uint8_t* bytes,
+                                              std::int64_t stride, const Operand& a,
+                                              const Operand& b, std::size_t i, std::size_t count,
+                                              Number* out) {
+  if (memo.number_of.empty()) return i;
+  const std::int32_t row_id = memo.ids[0], column_id = memo.ids[1];
+  const std::int64_t first_row = memo.first[0], last_row = memo.last[0];
+  const std::int64_t first_column = memo.first[1], last_column = memo.last[1];
+  const std::int32_t* number_of = memo.number_of.data();
+  std::int64_t offsets[8];
+  std::copy_n(memo.offsets, 8, offsets);
+  int num_entries = 0;
+  while ((std::size_t{1} << num_entries) < memo.number_of.size()) ++num_entries;
+  for (; i < count; ++i) {
+    const Number row = a.at(i), column = b.at(i);
+    if (row.id != row_id || column.id != column_id || row.base < first_row || row.base > last_row ||
+        column.base < first_column || column.base > last_column) {
+      return i;
+    }
+    const std::uint8_t* entries = bytes + row.base * stride + column.base;
+    std::size_t bits = 0;
+    if (num_entries == 4) {  // two by two
+      bits = std::size_t{entries[offsets[0]] != 0} | std::size_t{entries[offsets[1]] != 0} << 1 |
+             std::size_t{entries[offsets[2]] != 0} << 2 |
+             std::size_t{entries[offsets[3]] != 0} << 3;
+    } else {
+      for (int e = 0; e < num_entries; ++e) bits |= std::size_t{entries[offsets[e]] != 0} << e;
+    }
+    const std::int32_t id = number_of[bits];
+    if (id == kNoId) return i;
+    out[i] = {0, id};
+  }
+  return i;
 }
 
 bool TileNumbers::Worker::is_bounded(const Local& local) {

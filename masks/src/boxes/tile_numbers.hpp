@@ -134,6 +134,9 @@ class TileNumbers::Worker {
   Number table_number(const Step& step, const Number& a, const Number& b, TableMemo& memo);
   void tables(const Step& step, const Operand* operands, std::size_t count, TableMemo& memo,
               Number* out);
+  static std::size_t known_tables(const TableMemo& memo, const std::uint8_t* bytes,
+                                  std::int64_t stride, const Operand& a, const Operand& b,
+                                  std::size_t i, std::size_t count, Number* out);
   Number logic(const Step& step, std::int32_t a, std::int32_t b, std::int32_t c);
 
   static bool is_bounded(const Local& local);
