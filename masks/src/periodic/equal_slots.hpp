@@ -7,7 +7,7 @@
 // if they were the whole mask: its query i is that of row i % block_q of the row i / block_q of the
 // list, by a table.
 //
-// Example     natten on a canvas of 1024 x 1024 stored in tiles of 8 x 8: 2044 undecided slots of 150
+// Example     natten on a canvas of 1024 x 1024 stored in tiles of 8 x 8: 2044 undecided slots of 52
 //             numbers
 #pragma once
 
