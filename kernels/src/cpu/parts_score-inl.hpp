@@ -175,26 +175,61 @@ class PartsScore : public SinkScore {
                  std::size_t num_rows) {
     float* to = terms_ + pairs.first_column * width_;
     const std::int32_t* keys = pairs.columns + pairs.first_column;
-    const std::size_t num_loaded = bias_.row_stride == 0 ? 1 : num_rows;
-    if (num_loaded < width_) std::fill_n(to, num_keys * width_, 0.0F);
-    const std::int64_t bytes = size_bytes(bias_.dtype);
-    float values[kChunkColumns];
-    for (std::size_t r = 0; r < num_loaded; ++r) {
-      const char* from = bias_row(pairs.first_row + static_cast<std::int64_t>(row + r));
-      if (is_run_) {
-        load_row(from + keys[0] * bytes, bias_.dtype, num_keys, values);
-      } else {
-        for (std::size_t i = 0; i < num_keys; ++i) {
-          load_row(from + keys[i] * bytes, bias_.dtype, 1, values + i);
+    float values[kRowsAtOnce][kChunkColumns];
+    if (bias_.row_stride == 0) {
+      load_bias_row(pairs.first_row, keys, num_keys, values[0]);
+      for (std::size_t i = 0; i < num_keys; ++i) std::fill_n(to + i * width_, width_, values[0][i]);
+      return;
+    }
+    for (std::size_t r = 0; r < width_; r += kRowsAtOnce) {
+      for (std::size_t i = 0; i < kRowsAtOnce; ++i) {
+        if (r + i < num_rows) {
+          const auto query = pairs.first_row + static_cast<std::int64_t>(row + r + i);
+          load_bias_row(query, keys, num_keys, values[i]);
+        } else {
+          std::fill_n(values[i], num_keys, 0.0F);
         }
       }
-      if (bias_.row_stride == 0) {
-        for (std::size_t i = 0; i < num_keys; ++i) std::fill_n(to + i * width_, width_, values[i]);
-      } else {
-        for (std::size_t i = 0; i < num_keys; ++i) to[i * width_ + r] = values[i];
-      }
+      transpose(values, num_keys, to + r);
     }
   }
+
+  void load_bias_row(std::int64_t query, const std::int32_t* keys, std::size_t num_keys,
+                     float* to) const {
+    const char* from = bias_row(query);
+    const std::int64_t bytes = size_bytes(bias_.dtype);
+    if (is_run_) return load_row(from + keys[0] * bytes, bias_.dtype, num_keys, to);
+    for (std::size_t i = 0; i < num_keys; ++i) {
+      load_row(from + keys[i] * bytes, bias_.dtype, 1, to + i);
+    }
+  }
+
+  static constexpr std::size_t kRowsAtOnce = HWY_TARGET == HWY_SCALAR ? 1 : 4;
+
+  /// to[i * width + r] = values[r][i]: for each key the values of these rows.
+  void transpose(const float (&values)[kRowsAtOnce][kChunkColumns], std::size_t num_keys,
+                 float* to) const {
+    std::size_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+    const hn::CappedTag<float, 4> tag;
+    for (; i + 4 <= num_keys; i += 4) {
+      const auto row_0 = hn::LoadU(tag, values[0] + i), row_1 = hn::LoadU(tag, values[1] + i);
+      const auto row_2 = hn::LoadU(tag, values[2] + i), row_3 = hn::LoadU(tag, values[3] + i);
+      const auto low_02 = hn::InterleaveLower(tag, row_0, row_2);
+      const auto low_13 = hn::InterleaveLower(tag, row_1, row_3);
+      const auto high_02 = hn::InterleaveUpper(tag, row_0, row_2);
+      const auto high_13 = hn::InterleaveUpper(tag, row_1, row_3);
+      hn::StoreU(hn::InterleaveLower(tag, low_02, low_13), tag, to + i * width_);
+      hn::StoreU(hn::InterleaveUpper(tag, low_02, low_13), tag, to + (i + 1) * width_);
+      hn::StoreU(hn::InterleaveLower(tag, high_02, high_13), tag, to + (i + 2) * width_);
+      hn::StoreU(hn::InterleaveUpper(tag, high_02, high_13), tag, to + (i + 3) * width_);
+    }
+#endif
+    for (; i < num_keys; ++i) {
+      for (std::size_t r = 0; r < kRowsAtOnce; ++r) to[i * width_ + r] = values[r][i];
+    }
+  }
+
   void load_bias(const ChunkPairs<true>& pairs, std::size_t num_queries, std::size_t row,
                  std::size_t num_rows) {
     const std::int64_t first_key = pairs.first_row + static_cast<std::int64_t>(row);

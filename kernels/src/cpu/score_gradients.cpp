@@ -1,6 +1,7 @@
 #include "cpu/score_gradients.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "cpu/backward.hpp"
 #include "cpu/float16.hpp"
@@ -41,6 +42,12 @@ void clear(const MutableTensorView& tensor) {
   if (tensor.data == nullptr) return;
   const auto last = static_cast<std::size_t>(tensor.rank - 1);
   for_each_row(tensor, [&](std::int64_t, std::int64_t offset) {
+    const std::int64_t element_bytes = size_bytes(tensor.dtype);
+    if (tensor.strides[last] == 1) {
+      std::memset(static_cast<char*>(tensor.data) + offset * element_bytes, 0,
+                  static_cast<std::size_t>(tensor.extents[last] * element_bytes));
+      return;
+    }
     for (std::int64_t i = 0; i < tensor.extents[last]; ++i) {
       store_element(tensor.data, tensor.dtype, offset + i * tensor.strides[last], 0);
     }

@@ -7,6 +7,15 @@
 // With a softcap, x = scale * q k^T becomes cap * tanh(x / cap) before the bias is added, and dq and dk
 // have dS * (1 - tanh^2(x / cap)) in place of dS.
 //
+//   dbias       = sum of dS over the axes that it does not have       drelative = the same by distance
+//   with a sink: P has it in the denominator, dlse belongs to weights without it, and
+//   dsinks      = -(weight of the sink) * rowsum(dout * out)
+//   with dropout: dv = (P * keep)^T dout and dS = P * (keep * (dout v^T) - D), keep being 0 or
+//   1 / (1 - rate)
+//
+// P comes from lse, a float32: where logits are around 1000 it has some four digits, and where they are
+// beyond 10^7 none.
+//
 // The rows of dS add up to dlse as long as D agrees with P and dP. It does not quite: `out` was
 // rounded, and so was P where it was multiplied by v. With 16 bits D is off by some 0.1 %, the same
 // for all keys of a row. The error shows in dkey_bias, which keeps every other digit. It shows in
