@@ -82,6 +82,7 @@ struct Row {
   std::vector<Real> without_sink;  ///< their weights if there were no sink
   Real sink = 0;                   ///< the weight of the sink
   double lse = -std::numeric_limits<double>::infinity();
+  double largest = -std::numeric_limits<double>::infinity();  ///< logit
 };
 
 /// The inputs of one head in type Real, and the softmax of its rows.
@@ -154,6 +155,7 @@ class Head {
       each /= total + sink;
     }
     result.lse = largest + std::log(total);
+    result.largest = largest;
   }
 
   /// out = sum of p * keep * v. The weights and the sums are rounded.
@@ -206,6 +208,7 @@ HeadResult attention(const HeadProblem& problem, RoundP round_p, RoundOut round_
   for (std::int64_t row = 0; row < problem.q_len; ++row) {
     head.softmax(row, of);
     result.lse.push_back(of.lse);
+    result.max_logit = std::max(result.max_logit, of.largest);
     head.weigh(row, of, round_p, round_out, out);
     result.out.insert(result.out.end(), out.begin(), out.end());
   }

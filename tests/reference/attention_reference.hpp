@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "fdma/base/tensor_view.hpp"
@@ -48,6 +49,7 @@ struct HeadProblem {
 struct HeadResult {
   std::vector<double> out;
   std::vector<double> lse;
+  double max_logit = -std::numeric_limits<double>::infinity();  ///< of all attended pairs
 };
 
 /// Dense attention in float64 over the true cells of a row. The logit of a pair is

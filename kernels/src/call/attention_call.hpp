@@ -9,8 +9,10 @@ namespace fdma {
 /// Only checked_call makes one.
 struct CheckedCall : CheckedInputs {
   MutableStrided out;
-  MutableStrided out_low;    ///< data = nullptr: not wanted
-  QueryValues<float> lse{};  ///< likewise
+  MutableStrided out_low;      ///< data = nullptr: not wanted
+  QueryValues<float> lse{};    ///< likewise
+  float* max_logit = nullptr;  ///< likewise; that of head h at h * max_logit_stride
+  std::int64_t max_logit_stride = 0;
 
  private:
   CheckedCall() = default;

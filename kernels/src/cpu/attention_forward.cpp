@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <limits>
 #include <new>
 #include <optional>
 #include <string>
@@ -73,6 +74,9 @@ namespace {
 
 void run_work_tiles(const cpu::CpuCall& call, const std::vector<WorkTile>& work_tiles,
                     const AttentionOptions& options) {
+  for (std::int32_t h = 0; call.max_logit != nullptr && h < call.plan->shape.heads_q; ++h) {
+    call.max_logit[h * call.max_logit_stride] = -std::numeric_limits<float>::infinity();
+  }
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
     cpu::Workspace workspace(call.plan->shape, call.plan->tile, call.has_newer_parts(),

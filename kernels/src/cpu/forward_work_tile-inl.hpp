@@ -15,6 +15,7 @@
 #endif
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -131,6 +132,7 @@ class ForwardWorkTile : TileWalk<ForwardWorkTile<Score, Weight, KvReader>> {
   // ---- results
 
   void store_results() {
+    if (call_.max_logit != nullptr) raise_max_logit();
     for (std::size_t row = 0; row < num_rows_;) {
       const Panel panel = panel_of(row, num_rows_);
       const std::size_t width = panel.width();
@@ -156,6 +158,24 @@ class ForwardWorkTile : TileWalk<ForwardWorkTile<Score, Weight, KvReader>> {
         }
       }
       row += width;
+    }
+  }
+
+  /// Raises the head's largest logit to that of the tile. The largest of numbers does not depend on
+  /// their order; NaN is none.
+  void raise_max_logit() {
+    float largest = -std::numeric_limits<float>::infinity();
+    for (std::size_t row = 0; row < num_rows_;) {
+      const Panel panel = panel_of(row, num_rows_);
+      for (std::size_t r = 0; r < panel.num_rows; ++r) {
+        largest = std::max(largest, ws_.max[row + r]);
+      }
+      row += panel.width();
+    }
+    largest = static_cast<float>(largest * kLn2);
+    const std::atomic_ref<float> of_head(call_.max_logit[work_tile_.head * call_.max_logit_stride]);
+    float now = of_head.load(std::memory_order_relaxed);
+    while (now < largest && !of_head.compare_exchange_weak(now, largest)) {
     }
   }
 

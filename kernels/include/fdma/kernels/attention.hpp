@@ -29,13 +29,15 @@ namespace fdma {
 ///             out_low  shape and dtype of out, 16 bits, optional: the low half of O, that is
 ///                           the part that rounding took from out, itself rounded to 16 bits;
 ///                           backward calls read it
+///             max_logit     [heads_q] float32, optional: the largest logit of an attended pair of each
+///                           head, over batch and rows; -inf where there is none. On the CPU
 ///             q_lens        [batch] int32, optional; each in [0, the plan's length of the element]
 ///             kv_lens       [batch] int32, optional; likewise
 ///             cu_seqlens    [num_borders] int32, optional: the same documents for all elements; or
 ///                           [batch, num_borders]; not decreasing, in [0, the plan's longest
 ///                           kv_len]; num_borders >= 2 need not be the plan's
 ///             an optional tensor that is not wanted or not given has data = nullptr
-/// Invariants  out, lse and out_low overlap no other tensor
+/// Invariants  out, lse, out_low and max_logit overlap no other tensor
 ///             on a GPU the strides of out_low are those of out
 ///             q_lens, kv_lens and cu_seqlens are contiguous, lie where q lies, and come with
 ///             closed-form plans only
@@ -61,6 +63,7 @@ struct AttentionTensors {
   TensorView alibi_slopes = {};
   TensorView relative = {};
   TensorView sinks = {};
+  MutableTensorView max_logit = {};
 };
 
 /// Drops each pair of query and key with probability `rate` after the softmax and divides the others
@@ -113,7 +116,10 @@ struct AttentionOptions {
 ///
 /// and its weight exp(logit) / (exp(sinks[b, h, q]) + sum of exp(logit) over the keys of the row).
 ///
-/// A row without keys has out 0 and lse -inf; so has a row whose every logit is -inf. A NaN in q
+/// With dropout, each weight is then multiplied by 0 or by 1 / (1 - rate).
+///
+/// A row without keys has out 0 and lse -inf; so has a row whose every logit is -inf. Exponents are
+/// powers of two in float32, so that a bias beyond 2.3e38 in magnitude counts as infinite. A NaN in q
 /// makes its row NaN; so does a NaN in the k, v or bias of a key that the row sees. Keys that a row
 /// does not see never reach it. The result has the same bits for any number of threads.
 ///

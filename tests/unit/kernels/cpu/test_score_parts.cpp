@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "backend/backend_backward_case.hpp"
 #include "backend/backend_cases.hpp"
@@ -16,6 +18,7 @@
 namespace fdma {
 namespace {
 
+using testing::BackendAttentionCase;
 using testing::BackendBackwardCase;
 using testing::BackwardChoice;
 using testing::CaseChoice;
@@ -184,6 +187,85 @@ TEST(ScoreParts, AreAccurateWhereBiasesAreFarApart) {
       EXPECT_EQ(testing::check_backward_case(fixture, mask, {1, 2, 2}, choice), "") << scale;
     }
   }
+}
+
+// The largest logit of each head, for calls without parts and with all of them, by segments and closed
+// forms, without a pair, and for any number of threads.
+TEST(MaxLogit, IsTheLargestOfAllAttendedPairs) {
+  for (const bool sees_any : {true, false}) {
+    const MaskCase mask = testing::case_of(
+        "causal", testing::make_cells(150, 170, [&](auto q, auto k) { return sees_any && k <= q; }),
+        {64, 64});
+    for (const PlanForm form : {PlanForm::segments, PlanForm::parametric}) {
+      for (const int parts : {-1, 2, 6, 19}) {
+        CpuFixture fixture;
+        CaseChoice choice = choice_of_parts(std::max(parts, 0));
+        if (parts < 0) choice.parts = {};
+        choice.softcap = parts == 2 ? 3.0F : 0;
+        choice.form = form;
+        BackendAttentionCase test_case(fixture, mask, {2, 4, 2}, choice);
+        std::vector<float> got(2 * 4, 7);
+        const std::int64_t extents[] = {4};
+        AttentionTensors tensors = test_case.tensors();
+        tensors.max_logit = make_contiguous_mutable_view(got.data(), DType::float32, 1, extents);
+        tensors.max_logit.strides[0] = 2;
+        AttentionOptions options = test_case.options();
+        options.num_threads = parts == 6 ? 2 : 1;
+        ASSERT_TRUE(attention_forward(test_case.plan(), tensors, options));
+        std::vector<double> wanted(4, -std::numeric_limits<double>::infinity());
+        for (std::int32_t b = 0; b < 2; ++b) {
+          for (std::int32_t h = 0; h < 4; ++h) {
+            reference::HeadProblem head;
+            head.q_len = 150;
+            head.kv_len = 170;
+            head.head_dim = head.head_dim_v = 16;
+            head.softmax_scale = 0.25;
+            head.softcap = static_cast<double>(choice.softcap);
+            head.cells = mask.at(b, h).values.data();
+            std::vector<std::int32_t> rows;
+            for (std::int32_t q = 0; q < 150; ++q) rows.push_back(q);
+            for (std::int64_t i = 0; i < 170; ++i) {
+              for (std::int64_t d = 0; d < 16; ++d) {
+                if (i < 150) head.q.push_back(test_case.q().get(b, i, h, d));
+                head.k.push_back(test_case.k().get(b, i, h / 2, d));
+                head.v.push_back(0);
+              }
+            }
+            if (test_case.parts() != nullptr) test_case.parts()->add_to(head, b, h, rows);
+            const double of_head = reference::attention_float64(head).max_logit;
+            wanted[static_cast<std::size_t>(h)] =
+                std::max(wanted[static_cast<std::size_t>(h)], of_head);
+          }
+        }
+        for (std::size_t h = 0; h < 4; ++h) {
+          const double value = got[2 * h];
+          if (!sees_any) {
+            EXPECT_EQ(value, wanted[h]) << parts;
+          } else {
+            EXPECT_NEAR(value, wanted[h], 1e-5 * std::fabs(wanted[h])) << parts;
+          }
+          EXPECT_EQ(got[2 * h + 1], 7) << "beside it";
+        }
+      }
+    }
+  }
+}
+
+TEST(MaxLogit, RejectsOtherShapesAndTypes) {
+  CpuFixture fixture;
+  const MaskCase mask = testing::case_of(
+      "all", testing::make_cells(20, 20, [](auto, auto) { return true; }), {16, 16});
+  BackendAttentionCase test_case(fixture, mask, {1, 2, 1}, choice_of_parts(0));
+  std::vector<float> values(4);
+  AttentionTensors tensors = test_case.tensors();
+  const std::int64_t wrong[] = {3}, right[] = {2};
+  tensors.max_logit = make_contiguous_mutable_view(values.data(), DType::float32, 1, wrong);
+  auto ran = attention_forward(test_case.plan(), tensors, test_case.options());
+  ASSERT_FALSE(ran);
+  EXPECT_EQ(ran.error().code, ErrorCode::shape_mismatch);
+  EXPECT_EQ(ran.error().message.substr(0, 9), "max_logit");
+  tensors.max_logit = make_contiguous_mutable_view(values.data(), DType::float16, 1, right);
+  EXPECT_FALSE(attention_forward(test_case.plan(), tensors, test_case.options()));
 }
 
 }  // namespace
