@@ -88,7 +88,6 @@ def test_probabilities_and_bias() -> None:
 @pytest.mark.parametrize("shape", [(2, 4, 60, 80), (1, 2, 60, 80), (2, 1, 1, 80), (1, 4, 1, 80)])
 def test_biases_of_every_shape(shape: tuple[int, ...]) -> None:
     torch: Any = pytest.importorskip("torch")
-    importlib.import_module("test_scores").needs("bias")
     define: Any = importlib.import_module("score_oracle").attention
     given = [torch.from_numpy(x) for x in arrays()]
     bias = torch.randn(shape)
@@ -108,7 +107,6 @@ def test_biases_of_every_shape(shape: tuple[int, ...]) -> None:
 
 def test_dropout_of_learned_attention() -> None:
     torch: Any = pytest.importorskip("torch")
-    importlib.import_module("test_scores").needs("dropout_p")
     q, k, v = (torch.from_numpy(x) for x in arrays(60, 60))
     dt_proj, a_coef = torch.randn(2, 32), -torch.ones(2)
     words: Any = {"keep_window_size": 9, "causal": True}

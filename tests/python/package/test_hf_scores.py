@@ -14,7 +14,6 @@ hf: Any = importlib.import_module("fdma.hf")
 import fdma  # noqa: E402
 from test_hf import SIZES, llama, padding, pair, prompt  # noqa: E402
 from test_hf_keywords import BERT, IDS  # noqa: E402
-from test_scores import needs  # noqa: E402
 
 GENERATES = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 
@@ -48,7 +47,6 @@ def expect_gradients(a: Any, b: Any) -> None:
 
 
 def test_sinks_of_gpt_oss() -> None:
-    needs("sinks")
     a, b = pair(gpt_oss, "eager")
     tokens, mask = prompt(), padding(30, "left")
     seen = mask.bool()
@@ -65,7 +63,6 @@ def test_sinks_of_gpt_oss() -> None:
 
 
 def test_sinks_in_compiled_models() -> None:
-    needs("sinks")
     torch._dynamo.reset()
     q, k, v = torch.randn(3, 2, 4, 20, 16)
     sinks = torch.randn(4, requires_grad=True)
@@ -86,7 +83,6 @@ def test_sinks_in_compiled_models() -> None:
 
 
 def test_sinks_of_rows_come_with_an_axis_of_keys() -> None:
-    needs("sinks")
     q, k, v = torch.randn(3, 2, 4, 20, 16)
     sinks = torch.randn(2, 4, 20, 1)
     out = hf.attention_forward(torch.nn.Module(), q, k, v, None, sinks=sinks, is_causal=True)[0]
@@ -103,7 +99,6 @@ def t5() -> Any:
 
 
 def test_position_biases_of_t5() -> None:
-    needs("bias")
     a, b = both("AutoModelForSeq2SeqLM", t5)
     tokens, mask, labels = prompt(), padding(30, "right"), prompt(12)
     words = {"input_ids": tokens, "attention_mask": mask}
@@ -125,7 +120,6 @@ def bert() -> Any:
 
 
 def test_dense_masks_of_any_numbers_are_added() -> None:
-    needs("bias")
     a, b = both("AutoModel", bert)
     tokens = prompt()
     mask = torch.randn(2, 1, 30, 30)
@@ -140,7 +134,6 @@ def test_dense_masks_of_any_numbers_are_added() -> None:
 
 
 def test_a_bias_and_a_dense_mask_add_up() -> None:
-    needs("bias")
     q, k, v = torch.randn(3, 2, 4, 20, 16)
     bias, mask = torch.randn(1, 4, 20, 20), torch.randn(2, 1, 20, 20)
     out = hf.attention_forward(torch.nn.Module(), q, k, v, mask, position_bias=bias)[0]
@@ -150,7 +143,6 @@ def test_a_bias_and_a_dense_mask_add_up() -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_dropout_is_that_of_attention(compiled: bool) -> None:
-    needs("dropout_p")
     torch._dynamo.reset()
     q, k, v = torch.randn(3, 2, 4, 20, 16)
     module = torch.nn.Module()
@@ -179,7 +171,6 @@ def test_dropout_is_that_of_attention(compiled: bool) -> None:
     ],
 )
 def test_models_train_with_dropout(kind: str, make: Any) -> None:
-    needs("dropout_p")
     model = both(kind, make)[1].train()
     tokens = prompt()
     losses = []

@@ -13,7 +13,6 @@ import fdma
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 nn: Any = importlib.import_module("fdma.nn")
-from test_scores import needs  # noqa: E402
 
 
 def pair(**options: Any) -> tuple[Any, Any]:
@@ -125,7 +124,6 @@ def test_what_is_not_there_is_named() -> None:
 
 @pytest.mark.parametrize("shape", [(7, 7), (8, 7, 7)])
 def test_masks_of_any_numbers_are_added(shape: tuple[int, ...]) -> None:
-    needs("bias")
     theirs, ours = pair()
     x = torch.randn(7, 2, 32)
     given = [torch.randn(shape, requires_grad=True) for _ in range(2)]
@@ -144,7 +142,6 @@ def test_masks_of_any_numbers_are_added(shape: tuple[int, ...]) -> None:
 
 
 def test_dropout_in_training() -> None:
-    needs("dropout_p")
     _, ours = pair(dropout=0.25)
     x = torch.randn(40, 2, 32)
     kept = ours(x, x, x)[1]
@@ -161,7 +158,6 @@ def test_dropout_in_training() -> None:
 
 
 def test_dropout_of_dynamic_mask_attention() -> None:
-    needs("dropout_p")
     torch.manual_seed(0)
     layer = nn.DynamicMaskAttention(32, 4, num_kv_heads=2, keep_window_size=5, dropout=0.5)
     assert "dropout=0.5" in repr(layer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from typing import Any
 
 import fdma_module  # noqa: F401
@@ -38,23 +37,6 @@ PARTS = (
 )
 
 
-@functools.cache
-def is_computed(told: str) -> bool:
-    """Whether the CPU computes a part in both directions."""
-    shape = 1, 1, 1, 16
-    try:
-        fdma.plan("causal", q=shape, k=shape, gradients=True, **{told: True})  # type: ignore[arg-type]
-    except NotImplementedError:
-        return False
-    return True
-
-
-def needs(*names: str) -> None:
-    for name in names:
-        if not is_computed({"dropout_p": "dropout"}.get(name, name)):
-            pytest.skip(f"the CPU does not compute {name}")
-
-
 def part(name: str) -> dict[str, Any]:
     """The arguments of a part, with random tensors."""
     draw = torch.Generator().manual_seed(len(name))
@@ -76,7 +58,6 @@ def part(name: str) -> dict[str, Any]:
         "sinks of rows": {"sinks": normal(BATCH, HEADS, Q_LEN)},
         "dropout_p": {"dropout_p": 0.3, "dropout_seed": (0x123456789ABCDEF0, 0x1122334455)},
     }
-    needs(next(iter(made[name])))
     return made[name]
 
 
@@ -259,7 +240,6 @@ def test_a_graph_ends_before_probabilities() -> None:
 
 
 def test_probabilities_are_of_the_drawn_pairs() -> None:
-    needs("dropout_p")
     q, k, v = tensors()
     out, weights = attend(q, k, v, SPEC, dropout_p=0.5, return_probabilities=True)
     torch.testing.assert_close(weights @ v.repeat_interleave(2, 1), out, atol=2e-5, rtol=1e-5)
@@ -315,7 +295,6 @@ def test_bias_of_any_strides_and_broadcast_extents() -> None:
 
 
 def test_dropout_follows_the_generator() -> None:
-    needs("dropout_p")
     q, k, v = tensors()
     torch.manual_seed(3)
     first, second = (attend(q, k, v, SPEC, dropout_p=0.4) for _ in range(2))
@@ -335,7 +314,6 @@ def test_dropout_follows_the_generator() -> None:
 
 
 def test_seeds_of_every_form_are_the_same() -> None:
-    needs("dropout_p")
     q, k, v = tensors()
     seed, offset = -(1 << 60) - 7, 99 << 33
     expected = attend(q, k, v, SPEC, dropout_p=0.4, dropout_seed=(seed, offset))
@@ -356,7 +334,6 @@ def arrays_of() -> list[Any]:
 
 
 def test_a_seed_that_changes_before_the_backward_pass_is_an_error() -> None:
-    needs("dropout_p")
     q, k, v = (x.requires_grad_() for x in tensors())
     seeds = torch.tensor([1, 2])
     out = attend(q, k, v, SPEC, dropout_p=0.4, dropout_seed=seeds)
@@ -366,7 +343,6 @@ def test_a_seed_that_changes_before_the_backward_pass_is_an_error() -> None:
 
 
 def test_checkpoints_draw_the_same_pairs() -> None:
-    needs("dropout_p")
     from torch.utils.checkpoint import checkpoint
 
     def layer(q: Any, k: Any, v: Any) -> Any:
@@ -382,7 +358,6 @@ def test_checkpoints_draw_the_same_pairs() -> None:
 
 
 def test_compiled_dropout_draws_anew_and_backward_has_the_same_pairs() -> None:
-    needs("dropout_p")
     torch._dynamo.reset()
 
     @torch.compile(backend="aot_eager", fullgraph=True)  # type: ignore[untyped-decorator]
@@ -400,7 +375,6 @@ def test_compiled_dropout_draws_anew_and_backward_has_the_same_pairs() -> None:
 
 
 def test_seeds_may_change_in_compiled_calls() -> None:
-    needs("dropout_p")
     torch._dynamo.reset()
     q, k, v = tensors()
 
@@ -418,7 +392,6 @@ def test_seeds_may_change_in_compiled_calls() -> None:
 
 
 def test_recorded_programs_draw_anew() -> None:
-    needs("dropout_p")
 
     class Layer(torch.nn.Module):  # type: ignore[misc]
         def forward(self, q: Any) -> Any:
@@ -433,7 +406,6 @@ def test_recorded_programs_draw_anew() -> None:
 
 
 def test_a_plan_predicts_its_parts() -> None:
-    needs("bias")
     q, k, v = tensors()
     plain, biased = (fdma.plan(SPEC, q=q, k=k, v=v, bias=b) for b in (False, True))
     assert biased.predict("cpu").time_ms > plain.predict("cpu").time_ms
@@ -491,7 +463,6 @@ def test_exported_programs() -> None:
 
 @pytest.mark.parametrize("way", ["eager", "operators", "compiled"])
 def test_batch_of_none(way: str) -> None:
-    needs("relative", "sinks", "bias")
     given = [x[:0].requires_grad_() for x in tensors()]
     words, of_score = leaves(score("relative", "sinks"))
     words["bias"] = torch.zeros(1, 1, Q_LEN, KV_LEN, requires_grad=True)
@@ -502,7 +473,6 @@ def test_batch_of_none(way: str) -> None:
 
 
 def test_no_keys() -> None:
-    needs("sinks")
     q, k, v = tensors()
     leaf = torch.zeros(HEADS, requires_grad=True)
     out, lse = attend(q, k[:, :, :0], v[:, :, :0], None, sinks=leaf, return_lse=True)
@@ -512,7 +482,6 @@ def test_no_keys() -> None:
 
 
 def test_rows_without_keys_and_biases_of_minus_infinity() -> None:
-    needs("bias", "sinks")
     q, k, v = tensors()
     bias = torch.zeros(1, 1, Q_LEN, KV_LEN)
     bias[:, :, 10] = -torch.inf
@@ -628,7 +597,6 @@ def test_wrong_tensors_are_named() -> None:
     ],
 )
 def test_runs_bring_what_their_plan_was_told(told: Any, words: Any, message: str) -> None:
-    needs(*({"dropout_p" if name == "dropout" else name for name in told}))
     q, k, v = tensors()
     plan = fdma.plan(SPEC, q=q, k=k, v=v, **told)
     with pytest.raises(ValueError, match=message):
@@ -636,7 +604,6 @@ def test_runs_bring_what_their_plan_was_told(told: Any, words: Any, message: str
 
 
 def test_plans_are_told_booleans() -> None:
-    needs("sinks")
     q, k, v = tensors()
     wrong: Any = part("sinks")["sinks"]
     with pytest.raises(TypeError, match=r"sinks: expected True or False, got Tensor; each run"):

@@ -231,7 +231,7 @@ def test_among_means_the_query_head(heads_kv: int) -> None:
     among = "causal & window(8 * h + 4)"
     found = fdma.dynamic_mask_attention(q, k, v, dt_proj, a_coef, 5, among)
     mask = fdma.select_topk(scores, 5, among, heads=4)
-    np.testing.assert_allclose(found, fdma.attention(q, k, v, mask, scores), atol=1e-6)
+    np.testing.assert_allclose(found, fdma.attention(q, k, v, mask, key_bias=scores), atol=1e-6)
     cells = fdma.compile(among, 64, heads=4).to_dense()
     assert not (mask.to_dense() & ~cells).any()
     assert (mask.to_dense().sum(-1) == np.minimum(cells.sum(-1), 5)).all()

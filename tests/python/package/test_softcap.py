@@ -111,7 +111,7 @@ def test_jax_arrays() -> None:
     jax = pytest.importorskip("jax")
     q, k, v, bias = arrays()
     given = [jax.numpy.asarray(x) for x in (q, k, v)]
-    out = attend(*given, SPEC, jax.numpy.asarray(bias), softcap=CAP)
+    out = attend(*given, SPEC, key_bias=jax.numpy.asarray(bias), softcap=CAP)
     np.testing.assert_allclose(out, attend(q, k, v, SPEC, key_bias=bias, softcap=CAP), atol=1e-6)
 
 
