@@ -15,7 +15,7 @@ namespace {
 
 // Rows whose corners are added one by one where a step is negative, rather than as a geometric sum,
 // whose ratio then takes an inverse.
-constexpr std::int64_t kFewRows = 32;
+constexpr std::int64_t kFewRows = 8;
 
 // (y - 1) times the sum over keys [begin, end), and (x - 1) times the sum over queries.
 Residues span_of_keys(std::int64_t begin, std::int64_t end) {
