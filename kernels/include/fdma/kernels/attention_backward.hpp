@@ -131,7 +131,10 @@ struct BackwardOptions {
 ///             DeltaSource::corrected: 2 * (head_dim + head_dim_v) FLOP more
 ///             memory: two float32 for each row of a query head (three with
 ///             DeltaSource::corrected), head_dim more where dq is not float32, and
-///             plan.worker_bytes a thread
+///             plan.worker_bytes a thread; with dsinks one float32 more for each row. A dbias whose
+///             elements are sums over pairs takes tile.block_kv float32 for each query (or one of
+///             them, if it has no axis of queries) a thread, and its own size in float32 if it has 16
+///             bits. drelative takes 8 bytes for each element of a head a thread
 Result<void> attention_backward(const AttentionPlan& plan, const BackwardTensors& tensors,
                                 const BackwardOptions& options = {});
 
