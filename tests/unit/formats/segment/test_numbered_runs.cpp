@@ -13,7 +13,7 @@
 namespace fdma {
 namespace {
 
-constexpr BlockShape kBlock{32, 64};
+constexpr BlockShape kBlock{32, 128};
 constexpr std::int64_t kWords = std::int64_t{kBlock.block_q} * kBlock.block_kv / 64;
 
 using Bitmap = std::vector<std::uint64_t>;
@@ -88,6 +88,7 @@ SegmentMask build(const std::vector<Bitmap>& bitmaps,
 
 TEST(NumberedRuns, AreStoredAsRunsWithoutNumbers) {
   std::mt19937 random(1);
+  std::int64_t num_panels = 0;
   for (int round = 0; round < 50; ++round) {
     std::vector<Bitmap> bitmaps;
     for (std::uint64_t i = 0; i < 6; ++i) bitmaps.push_back(bitmap(i, i % 3 == 2));
@@ -99,12 +100,13 @@ TEST(NumberedRuns, AreStoredAsRunsWithoutNumbers) {
     }
     int ignored = 0;
     const SegmentMask plain = build(bitmaps, rows, {}, ignored);
-    EXPECT_GT(plain.num_row_panels(), 0);
+    num_panels += plain.num_row_panels();
     const std::vector<std::int32_t> first{0, 1, 2, 3, 4, 5, 6}, second{7, 8, 9, 10, 11, 12, 13};
     EXPECT_EQ(build(bitmaps, rows, {first}, ignored), plain);
     EXPECT_EQ(build(bitmaps, rows, {first, second}, ignored), plain);  // as of two threads
     EXPECT_EQ(build(bitmaps, rows, {first, {}}, ignored), plain);
   }
+  EXPECT_GT(num_panels, 50);
 }
 
 TEST(NumberedRuns, WriteAPanelOnce) {
@@ -114,7 +116,7 @@ TEST(NumberedRuns, WriteAPanelOnce) {
   const SegmentMask mask = build(bitmaps, rows, {{0, 1}}, with_numbers);
   EXPECT_EQ(mask, build(bitmaps, rows, {}, without));
   EXPECT_EQ(mask.num_row_panels(), 2);
-  EXPECT_EQ(with_numbers, 3);  // once more where the numbers 1, 0 are met again
+  EXPECT_EQ(with_numbers, 2);
   EXPECT_GT(without, with_numbers);
 }
 
