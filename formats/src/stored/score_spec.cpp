@@ -17,6 +17,13 @@ std::string to_string(const ScoreSpec& score) {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, "+"));
 }
 
+ScoreSpec common_parts(const ScoreSpec& a, const ScoreSpec& b) {
+  ScoreSpec parts;
+#define FDMA_SCORE_PART(name, meaning) parts.name = a.name && b.name;
+#include "fdma/formats/score_parts.def"
+  return parts;
+}
+
 Result<ScoreSpec> parse_score(std::string_view text) {
   ScoreSpec score;
   for (std::string_view rest = text;;) {

@@ -236,6 +236,7 @@ class Estimator {
   /// Empty if the kv index lists of the mask can be built. Each query interval of a key has an
   /// entry in every tile row that it meets.
   std::string why_not_gather(const BlockMask& canonical, const TileCosts& costs) const {
+    if (needs_places()) return why_in_place();
     if (!costs.can_gather()) return "the kernel does not gather";
     std::int64_t entries = 0;
     for (const SegmentMask& group : std::get<std::vector<SegmentMask>>(canonical.groups)) {
@@ -250,6 +251,7 @@ class Estimator {
 
   /// A kv permutation gathers the keys that it leaves scattered.
   std::string why_not_permute(const TileCosts& costs) const {
+    if (needs_places()) return why_in_place();
     if (chooses_columns(costs)) return "";
     return options_.direction == Direction::backward ? "backward kernels do not reorder keys"
                                                      : "the kernel does not gather";
@@ -257,10 +259,21 @@ class Estimator {
 
   /// Whether a plan may do other than scan. Backward plans over kv worklists decide themselves.
   bool chooses_columns(const TileCosts& costs) const {
+    if (needs_places()) return false;
     if (options_.direction == Direction::backward) {
       return profile_.backend.traits().has_kv_worklists;
     }
     return costs.can_gather();
+  }
+
+  /// Whether plans for the score have tiles in the order of the keys alone.
+  bool needs_places() const { return place_parts() != ScoreSpec{}; }
+  std::string why_in_place() const {
+    return fmt::format("the kernel computes {} over tiles in the order of the keys",
+                       to_string(place_parts()));
+  }
+  ScoreSpec place_parts() const {
+    return common_parts(options_.score, profile_.backend.traits().place_score);
   }
 
   const BlockMask& mask_;

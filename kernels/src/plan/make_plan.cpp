@@ -79,17 +79,9 @@ Result<void> check_traits(const BackendTraits& traits, const AttentionShape& sha
   return {};
 }
 
-// The parts of a score that depend on the place of a pair, as the backend has them.
-ScoreSpec place_parts(const ScoreSpec& score, const BackendTraits& traits) {
-  ScoreSpec parts;
-#define FDMA_SCORE_PART(name, meaning) parts.name = score.name && traits.place_score.name;
-#include "fdma/formats/score_parts.def"
-  return parts;
-}
-
 Result<void> check_places(const ScoreSpec& score, const AttentionShape& shape,
                           const BackendTraits& traits) {
-  const ScoreSpec parts = place_parts(score, traits);
+  const ScoreSpec parts = common_parts(score, traits.place_score);
   if (parts == ScoreSpec{}) return {};
   if (score.softcap) {
     return Error{ErrorCode::unsupported,
@@ -355,7 +347,7 @@ Result<AttentionPlan> plan_here(const BlockMask& mask, const AttentionShape& sha
   FDMA_TRY_VOID(check_support(shape, score, asked));
   FDMA_TRY_VOID(check_mask(mask, shape));
   PlanOptions options = asked;
-  const ScoreSpec parts = place_parts(score, asked.backend.traits());
+  const ScoreSpec parts = common_parts(score, asked.backend.traits().place_score);
   if (parts != ScoreSpec{}) options.columns = ColumnMode::scan;
   // Rows 8 apart in a tile are then queries 8 apart of one head.
   if (parts.dropout) options.pack = PackMode::never;

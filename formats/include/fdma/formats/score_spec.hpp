@@ -26,6 +26,9 @@ std::vector<std::string_view> part_names(const ScoreSpec& score);
 /// Its parts, for example "key_bias" or "softcap+key_bias"; "none" if it has none.
 std::string to_string(const ScoreSpec& score);
 
+/// The parts that both have.
+ScoreSpec common_parts(const ScoreSpec& a, const ScoreSpec& b);
+
 /// The score of parts whose names are separated by commas.
 ///
 /// Example     *parse_score("alibi,dropout") == ScoreSpec{.alibi = true, .dropout = true}

@@ -23,6 +23,13 @@ TEST(ScoreSpec, NamesItsPartsInTheOrderInWhichTheyHappen) {
   EXPECT_NE(every_part, ScoreSpec{});
 }
 
+TEST(CommonParts, AreThoseOfBoth) {
+  const ScoreSpec one{.softcap = true, .alibi = true, .sink = true};
+  EXPECT_EQ(common_parts(one, {.key_bias = true, .alibi = true, .sink = true}),
+            (ScoreSpec{.alibi = true, .sink = true}));
+  EXPECT_EQ(common_parts(one, {.dropout = true}), ScoreSpec{});
+}
+
 TEST(ParseScore, ReadsTheNamesOfParts) {
   EXPECT_EQ(*parse_score("sink"), ScoreSpec{.sink = true});
   EXPECT_EQ(*parse_score("dropout,key_bias,dropout"),

@@ -77,6 +77,36 @@ TEST(EstimateGather, ThePowerLimitTakesOfTilesAndIndexTilesTheirOwnShares) {
                    found.launch_us + (1 + (0.25 + 0.0625) / 2) * found.schedule.makespan_us);
 }
 
+// On sm90 terms of pairs are computed over tiles in the order of the keys.
+TEST(EstimateGather, ScoresThatNeedPlacesAreScannedAndSayWhy) {
+  ColumnIntervals keys{1024, 4096, {0}, {}};
+  for (std::int64_t key = 0; key < keys.kv_len; ++key) {
+    const auto begin = static_cast<std::int32_t>(key * 37 % 1000);
+    if (key * key % 9973 % 8 == 0) keys.intervals.push_back({begin, 1024});
+    keys.offsets.push_back(static_cast<std::int64_t>(keys.intervals.size()));
+  }
+  const BlockMask mask =
+      make_block_mask({1, 1, {1024}, {4096}}, {128, 128}, {segment_from_columns(keys, {128, 128})});
+  const AttentionShape shape = shape_of(1024, 4096, 4, 128);
+  const DeviceProfile h200 = *shipped_profile("h200");
+  EstimateOptions options;
+  const SavingsReport plain = *estimate(mask, shape, h200, options);
+  EXPECT_GT(plain.counts.gather_chunks, 0);
+  options.score = {.alibi = true, .sink = true};
+  const SavingsReport report = *estimate(mask, shape, h200, options);
+  EXPECT_EQ(report.columns, ColumnMode::scan);
+  EXPECT_EQ(report.counts.gather_chunks, 0);
+  EXPECT_GT(report.masked.time_us, plain.masked.time_us);
+  ASSERT_EQ(report.candidates.size(), 3U);
+  for (const Candidate& each : report.candidates) {
+    EXPECT_EQ(each.time_us.has_value(), each.columns == ColumnMode::scan);
+    if (each.time_us) continue;
+    EXPECT_EQ(each.reason, "the kernel computes alibi over tiles in the order of the keys");
+  }
+  options.score = {.sink = true};
+  EXPECT_GT(estimate(mask, shape, h200, options)->counts.gather_chunks, 0);
+}
+
 TEST(EstimateGather, LastIndexTileOfAListCountsGroupsOf32Keys) {
   // The list has 43 keys of 128, or 128 + 43.
   const auto cells_of = [](std::int64_t keys, DType dtype, std::int32_t head_dim = 128,
