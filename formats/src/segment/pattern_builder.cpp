@@ -77,7 +77,7 @@ bool is_stored_as(const SegmentMask& mask, std::int32_t index, const WrittenPatt
     return false;
   }
   for (std::int32_t row = 0; row < p.num_rows; ++row) {
-    const auto at = static_cast<std::size_t>(stored.first_row + row);
+    const auto at = static_cast<std::size_t>(stored.first_row) + static_cast<std::size_t>(row);
     std::int64_t tile = mask.pattern_offsets[at];
     const std::int64_t end = mask.pattern_offsets[at + 1];
     for (std::int32_t col = 0; col < p.num_cols; ++col) {

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <memory>
 #include <tuple>
 
 #include "fdma/base/parallel.hpp"
@@ -276,13 +277,12 @@ class ListBuilder {
 
 void reserve_entries(std::vector<KvIndexEntry>& entries, std::int64_t count) {
   entries.reserve(static_cast<std::size_t>(count));
-  constexpr std::uintptr_t kLargePage = std::uintptr_t{1} << 21;
-  const auto first = reinterpret_cast<std::uintptr_t>(entries.data() + entries.size());
-  const auto end = reinterpret_cast<std::uintptr_t>(entries.data() + entries.capacity());
-  const std::uintptr_t begin = ceil_div(first, kLargePage) * kLargePage;
-  if (begin + kLargePage > end) return;
+  constexpr std::size_t kLargePage = std::size_t{1} << 21;
+  void* begin = entries.data() + entries.size();
+  std::size_t bytes = (entries.capacity() - entries.size()) * sizeof(KvIndexEntry);
+  if (std::align(kLargePage, kLargePage, begin, bytes) == nullptr) return;
   // Where there are no large pages nothing changes.
-  madvise(reinterpret_cast<void*>(begin), (end - begin) / kLargePage * kLargePage, MADV_HUGEPAGE);
+  madvise(begin, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);
 }
 
 std::vector<std::int32_t> append_kv_index_lists(const SegmentMask& mask, const Regions& regions,
