@@ -252,8 +252,8 @@ class PartsScore : public SinkScore {
     const FloatVec log2e = hn::Set(tag, kLog2E);
     const std::size_t column = pairs.first_column + index;
     float* to = terms_ + column * width_;
-    // Of the key from the query's position in lane 0. From lane to lane it grows by one if lanes are
-    // keys, and falls by one if they are queries.
+    // `distance` is that of the key from the query's position in lane 0. It grows by one from lane to
+    // lane if lanes are keys, and falls by one if they are queries.
     const std::int64_t of_lanes = pairs.first_row + static_cast<std::int64_t>(row);
     const std::int64_t of_column = pairs.columns[column];
     const std::int64_t distance =

@@ -8,7 +8,8 @@
 //     that are wholly true or wholly false and defined; other boxes are halved, down to four tiles
 //     where tiles are numbered and down to single tiles where they are not.
 //  4. Number the undecided tiles (tile_numbers): tiles with one number hold the same cells, so one
-//     of them is evaluated. If most tiles turn out to be new, all are evaluated.
+//     of them is evaluated. If most tiles turn out to be new, all are evaluated. Rows of a thousand
+//     tiles are numbered in chunks of 64 tiles first (chunk_kinds); equal chunks are visited once.
 //  5. Evaluate the rows of the other undecided tiles in blocks of words. A running `and` and `or`
 //     over the rows classify the tiles as full, empty or partial. A row whose inputs equal those of
 //     the row above is copied.
@@ -24,8 +25,8 @@
 // Cost        time: O(tile rows * log(tile columns) + undecided tiles * operators + cells of distinct
 //             undecided tiles / 64 * operators)
 //             memory: vectors of O(q_len + kv_len) an atom; caches of rows (96 MiB at most); 32 MiB
-//             of distinct tiles a thread; the result; panels of undecided tiles, two a thread, but no more than four where two a
-//             thread would take over 96 MiB together
+//             of distinct tiles a thread; the result; panels of undecided tiles, two a thread, but
+//             no more than four where two a thread would take over 96 MiB together
 // Length      The file is longer than most: pruning, numbering and evaluation share a tile row.
 // Stops       The meter (work_meter.hpp) is asked every few rows and, in loops, every few million
 //             evaluations.

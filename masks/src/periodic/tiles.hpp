@@ -15,7 +15,7 @@ namespace fdma::periodic {
 
 /// What a tile holds: kEmptyTile, kFullTile, or the index of a bitmap in a TileStore.
 using Contents = std::int32_t;
-/// Of a tile whose cells are not known yet.
+/// The contents of a tile whose cells are not known yet.
 inline constexpr Contents kUndecidedTile = -3;
 
 /// Distinct bitmaps of partial tiles.

@@ -88,7 +88,7 @@ class PartsCase {
   std::string forward_error();
   std::string backward_error();
 
-  /// Of the last passes.
+  /// The plan by which the last pass ran.
   const AttentionPlan& plan() const { return *plan_; }
   /// The bytes of all gradients.
   std::vector<unsigned char> gradient_bytes() const;

@@ -51,7 +51,7 @@ class ScoreDefinition {
   T slope(T product) const {
     return slope_of_capped(product, static_cast<T>(options_.softcap));
   }
-  /// What the weights of a row, which add up to 1 without the sink, are multiplied by with it.
+  /// The factor of the weights of a row by its sink. The weights add up to 1 without the sink.
   template <class T>
   T share_of_keys(T lse, std::int64_t batch, std::int64_t head, std::int64_t query) const {
     if (sinks_.data == nullptr || lse == -std::numeric_limits<T>::infinity()) return 1;

@@ -7,6 +7,8 @@
 // have tile groups for all multiprocessors (ZeroFill). With DeltaSource::corrected two more kernels
 // follow the first: an instance of the main kernel that sums rows of dS (the correction pass of the
 // exact delta), and one that adds the sums to D.
+//
+// The file is longer than most: these launches share the parameters and the workspace of one call.
 #include <cuda_runtime.h>
 
 #include <algorithm>

@@ -233,7 +233,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p,
     const CellPlace& first = first_places[i];
     return CellPlace{first.batch, first.head, first.query + column, first.key};
   };
-  // Of the cells of the step in hand, where a weight drops some (find_kept).
+  // Which cells of the present step a weight keeps, where it drops some (find_kept).
   [[maybe_unused]] DropoutWeight::Bits<kQueries> kept = {};
   const auto weighted = [&](float x, int i, int column) {
     if constexpr (Weight::kDrops) {
